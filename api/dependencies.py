@@ -32,7 +32,7 @@ bearer = HTTPBearer(
 )
 
 
-def database(request: Request) -> Database:
+async def database(request: Request) -> Database:
     """Return the process's database."""
     opened: Database = request.app.state.database
     return opened
@@ -71,6 +71,13 @@ def identified(session: Session, credentials: HTTPAuthorizationCredentials | Non
     return caller
 
 
+def caller_of(request: Request, session: Session, credentials: HTTPAuthorizationCredentials | None) -> Caller:
+    """Return who asks, for an endpoint without a transaction; the audit log learns it too."""
+    caller = identified(session, credentials)
+    request.state.caller = caller  # for the audit log: the request may revoke the very key
+    return caller
+
+
 def authorise(session: Session, credentials: HTTPAuthorizationCredentials | None, needed: Role = Role.VIEWER) -> UUID:
     """Return the team of the request's key, for an endpoint without a transaction; Forbidden below ``needed``."""
     caller = identified(session, credentials)
@@ -84,29 +91,27 @@ def identity(
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Caller:
     """Return who asks, whatever their role. For routes about the caller itself; others say what they need."""
-    caller: Caller = identified(session, credentials)
-    request.state.caller = caller  # for the audit log: the request may revoke the very key
-    return caller
+    return caller_of(request, session, credentials)
 
 
 @cache
 def require(role: Role) -> Callable[..., Caller]:
     """Return a dependency that gives the caller, who must have at least this role in the key's team."""
 
-    def allowed(caller: Annotated[Caller, Depends(identity)]) -> Caller:
+    async def allowed(caller: Annotated[Caller, Depends(identity)]) -> Caller:
         caller.needs(role)
         return caller
 
     return allowed
 
 
-def cluster_admin(caller: Annotated[Caller, Depends(identity)]) -> Caller:
+async def cluster_admin(caller: Annotated[Caller, Depends(identity)]) -> Caller:
     """Return the caller, who must be a cluster admin."""
     caller.needs_cluster_admin()
     return caller
 
 
-def team(request: Request, caller: Annotated[Caller, Depends(identity)]) -> UUID:
+async def team(request: Request, caller: Annotated[Caller, Depends(identity)]) -> UUID:
     """Return the caller's team. Reading needs a viewer, anything else a member: a route that says nothing is safe."""
     caller.needs(Role.VIEWER if request.method in READING else Role.MEMBER)
     return caller.team_id

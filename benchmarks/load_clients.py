@@ -26,7 +26,7 @@ async def clients(order: dict[str, Any]) -> dict[str, Any]:
     many = order["clients"]
     limits = httpx.Limits(max_connections=many, max_keepalive_connections=many)
     headers = {"Authorization": f"Bearer {order['key']}"}
-    begun = time.monotonic()
+    begun, busy = time.monotonic(), time.process_time()
     async with httpx.AsyncClient(
         base_url=order["url"], headers=headers, timeout=TIMEOUT_SECONDS, limits=limits, trust_env=False
     ) as http:
@@ -64,6 +64,7 @@ async def clients(order: dict[str, Any]) -> dict[str, Any]:
         "requests": len(times),
         "failed": sum(failures.values()),
         "failures": dict(failures),
+        "cpu_seconds": time.process_time() - busy,
         "per_second": round(len(times) / seconds, 1),
         "median_ms": round(1e3 * median(ordered), 2),
         "p95_ms": round(1e3 * ordered[int(len(ordered) * 0.95)], 2),

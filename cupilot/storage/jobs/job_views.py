@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from datetime import datetime
+from typing import Any, Literal
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Text, cast, func, or_, select, text, true, tuple_
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session, defer
 
+from cupilot.domain.caveats import problem_warnings
 from cupilot.domain.errors import NotFound
 from cupilot.domain.evaluation import Baseline, Interval
 from cupilot.domain.job import Priority
@@ -34,7 +37,6 @@ from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Event, Generation, Job, ProblemRow, StrategyRow
 from cupilot.storage.jobs.call_views import spending
 from cupilot.storage.jobs.jobs import get_job
-from cupilot.storage.jobs.progress import warnings_of
 from cupilot.storage.jobs.wall_time import wall_seconds
 
 Order = Literal["newest", "oldest"]
@@ -43,14 +45,29 @@ LISTED = (defer(ProblemRow.source), defer(Job.budgets), defer(Job.learning), def
 """Options of a query for :func:`job_summary`: columns that it does not show."""
 _PRIORITIES = (Priority.LOW, Priority.NORMAL, Priority.HIGH)
 
+_STATES = {f"job.{state.value}": state.value for state in JobState}
+_HISTORY = (
+    select(
+        func.json_agg(
+            aggregate_order_by(
+                func.json_build_array(Event.kind, Event.created_at, Event.data["reason"].astext), Event.id.asc()
+            )
+        )
+    )
+    .where(Event.job_id == Job.id, Event.kind.like(text("'job.%'")))
+    .correlate(Job)
+    .scalar_subquery()
+)
+"""Events of a job's transitions, which have an index of their own: in the query of the job, which is polled."""
+
 
 def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
     """Return everything about a job's progress; NotFound for another team's."""
-    query = scoped(select(Job, ProblemRow), team).join(ProblemRow, ProblemRow.id == Job.problem_id)
+    query = scoped(select(Job, ProblemRow, _HISTORY), team).join(ProblemRow, ProblemRow.id == Job.problem_id)
     row = session.execute(query.where(Job.id == job_id).options(defer(ProblemRow.source))).one_or_none()
     if row is None:
         raise NotFound(f"no job {job_id}")
-    job, problem = row
+    job, problem, history = row
     # A job is polled most while nothing has come of it yet: what it cannot have is not asked for.
     waits = job.state is JobState.QUEUED
     verdicts, states = _counts(session, job.id) if job.candidates else ({}, {})
@@ -83,7 +100,7 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
         spending=[] if waits else spending(session, job.id),
         preparation=None if waits else _preparation(session, job),
         author=job.author,
-        history=_history(session, job),
+        history=_history(history),
         created_at=job.created_at,
         started_at=job.started_at,
         finished_at=job.finished_at,
@@ -226,14 +243,13 @@ def _counts(session: Session, job: UUID) -> tuple[dict[str, int], dict[str, int]
     return verdicts, states
 
 
-def _history(session: Session, job: Job) -> list[StateEntry]:
-    """Return a job's states from the events of its transitions, which have an index of their own."""
-    states = {f"job.{state.value}": state for state in JobState}
-    query = select(Event.kind, Event.created_at, Event.data["reason"].astext).where(
-        Event.job_id == job.id, Event.kind.like(text("'job.%'"))
-    )
-    rows = session.execute(query.order_by(Event.id))
-    return [StateEntry(state=states[kind].value, at=at, reason=reason) for kind, at, reason in rows if kind in states]
+def _history(transitions: Sequence[Sequence[Any]] | None) -> list[StateEntry]:
+    """Return a job's states from what :data:`_HISTORY` has found."""
+    return [
+        StateEntry(state=_STATES[kind], at=datetime.fromisoformat(at), reason=reason)
+        for kind, at, reason in transitions or ()
+        if kind in _STATES
+    ]
 
 
 def _queue_position(session: Session, job: Job) -> int | None:
@@ -297,11 +313,13 @@ def _preparation(session: Session, job: Job) -> PreparationSummary | None:
         part(Job.preparation["baseline_us"], Interval),
         Job.preparation["environment"]["device"]["name"].astext,
         part(Job.preparation["notes"], tuple[str, ...]),
+        part(Job.preparation["laws"], tuple[str, ...]),
+        func.coalesce(Job.preparation["host_bound"].astext, "false"),
     ).where(Job.id == job.id, Job.preparation.is_not(None))
     row = session.execute(query).one_or_none()
     if row is None:
         return None
-    op_class, placement, baseline_us, device, notes = row
+    op_class, placement, baseline_us, device, notes, laws, host_bound = row
     return PreparationSummary(
         op_class=op_class,
         zone=placement.zone,
@@ -311,7 +329,7 @@ def _preparation(session: Session, job: Job) -> PreparationSummary | None:
         baseline_us=baseline_us,
         device=device,
         notes=notes,
-        warnings=warnings_of(session, job.id),
+        warnings=list(problem_warnings(laws, host_bound=host_bound == "true")),
     )
 
 
