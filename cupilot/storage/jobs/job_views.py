@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, Literal
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Text, cast, func, or_, select, text, true, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    DateTime,
+    Select,
+    Text,
+    Uuid,
+    bindparam,
+    cast,
+    func,
+    or_,
+    select,
+    text,
+    true,
+    tuple_,
+)
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session, defer
 
@@ -61,10 +76,17 @@ _HISTORY = (
 """Events of a job's transitions, which have an index of their own: in the query of the job, which is polled."""
 
 
+@cache
+def _job_query() -> Select[Any]:
+    """Return the query of a job, made once: making it takes as long as its answer."""
+    query = scoped(select(Job, ProblemRow, _HISTORY), bindparam("team", type_=Uuid()))
+    query = query.join(ProblemRow, ProblemRow.id == Job.problem_id).options(defer(ProblemRow.source))
+    return query.where(Job.id == bindparam("job", type_=Uuid()))
+
+
 def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
     """Return everything about a job's progress; NotFound for another team's."""
-    query = scoped(select(Job, ProblemRow, _HISTORY), team).join(ProblemRow, ProblemRow.id == Job.problem_id)
-    row = session.execute(query.where(Job.id == job_id).options(defer(ProblemRow.source))).one_or_none()
+    row = session.execute(_job_query(), {"team": team, "job": job_id}).one_or_none()
     if row is None:
         raise NotFound(f"no job {job_id}")
     job, problem, history = row
@@ -256,24 +278,25 @@ def _queue_position(session: Session, job: Job) -> int | None:
     """Return an estimate: by fair share a later job of another team may begin first."""
     if job.state is not JobState.QUEUED:
         return None
-    earlier = tuple_(Job.created_at, Job.id) < (job.created_at, job.id)
-    return queued_before(session, job.target, job.priority, earlier)
+    values = {"target": job.target, "created_at": job.created_at, "job": job.id}
+    return int(session.execute(_queued_before(job.priority, is_queued=True), values).scalar_one())
 
 
-def queued_before(
-    session: Session, target: Target, priority: Priority, earlier: ColumnElement[bool] | None = None
-) -> int:
-    """Return how many queued jobs come before one of this priority.
+def queued_before(session: Session, target: Target, priority: Priority) -> int:
+    """Return how many queued jobs would come before one of this priority that is yet to be made."""
+    return int(session.execute(_queued_before(priority, is_queued=False), {"target": target}).scalar_one())
 
-    Those are all of a higher one, and of its own those that are ``earlier``: all of them for a job yet to be made.
-    """
+
+@cache
+def _queued_before(priority: Priority, *, is_queued: bool) -> Select[tuple[int]]:
+    """Return the query of the jobs before one: all of a higher priority, and those of its own that are earlier."""
     above = _PRIORITIES[_PRIORITIES.index(priority) + 1 :]
-    before = or_(Job.priority.in_(above), (Job.priority == priority) & (true() if earlier is None else earlier))
-    return session.execute(
-        select(func.count()).where(
-            Job.state == JobState.QUEUED, Job.finished_at.is_(None), Job.target == target, before
-        )
-    ).scalar_one()
+    mine = tuple_(bindparam("created_at", type_=DateTime(timezone=True)), bindparam("job", type_=Uuid()))
+    earlier = tuple_(Job.created_at, Job.id) < mine if is_queued else true()
+    before = or_(Job.priority.in_(above), (Job.priority == priority) & earlier)
+    return select(func.count()).where(
+        Job.state == JobState.QUEUED, Job.finished_at.is_(None), Job.target == bindparam("target"), before
+    )
 
 
 def job_summary(job: Job, problem: ProblemRow, best: Candidate | None) -> JobSummary:

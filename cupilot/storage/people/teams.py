@@ -9,7 +9,7 @@ import uuid
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -20,6 +20,33 @@ from cupilot.storage.db.tables.people import ApiKey, Membership, Team, User
 KEY_MARK = "cpk"
 USE_RESOLUTION = timedelta(minutes=1)
 """How often ``last_used_at`` is written at most: a key in use would otherwise cost a write a request."""
+
+_STALE = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < func.now() - USE_RESOLUTION)
+_KEY = (
+    select(
+        ApiKey.id.label("key_id"),
+        ApiKey.hash,
+        ApiKey.scope,
+        Team.id.label("team_id"),
+        Team.name.label("team"),
+        User.id.label("user_id"),
+        User.name.label("user"),
+        User.cluster_admin,
+        Membership.role,
+        _STALE.label("stale"),
+    )
+    .select_from(ApiKey)
+    .join(User, User.id == ApiKey.user_id)
+    .join(Team, Team.id == ApiKey.team_id)
+    .outerjoin(Membership, (Membership.team_id == Team.id) & (Membership.user_id == User.id))
+    .where(
+        ApiKey.prefix == bindparam("prefix"),
+        ApiKey.revoked_at.is_(None),
+        or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()),
+        User.disabled_at.is_(None),
+    )
+)
+"""A key with its caller. Made once, since every request asks it and making it takes as long as its answer."""
 
 
 def ensure_team(session: Session, name: str) -> Team:
@@ -120,39 +147,13 @@ def _valid(session: Session, secret: str) -> Any:
     prefix = prefix_of(secret)
     if prefix is None:
         return None
-    stale = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < func.now() - USE_RESOLUTION)
-    in_team = (Membership.team_id == Team.id) & (Membership.user_id == User.id)
-    query = (
-        select(
-            ApiKey.id.label("key_id"),
-            ApiKey.hash,
-            ApiKey.scope,
-            Team.id.label("team_id"),
-            Team.name.label("team"),
-            User.id.label("user_id"),
-            User.name.label("user"),
-            User.cluster_admin,
-            Membership.role,
-            stale.label("stale"),
-        )
-        .select_from(ApiKey)
-        .join(User, User.id == ApiKey.user_id)
-        .join(Team, Team.id == ApiKey.team_id)
-        .outerjoin(Membership, in_team)
-        .where(
-            ApiKey.prefix == prefix,
-            ApiKey.revoked_at.is_(None),
-            or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()),
-            User.disabled_at.is_(None),
-        )
-    )
-    row = session.execute(query).one_or_none()
+    row = session.execute(_KEY, {"prefix": prefix}).one_or_none()
     if row is None or not hmac.compare_digest(row.hash, _hash(secret)):
         return None
     if row.stale:
         session.execute(
             update(ApiKey)
-            .where(ApiKey.id == row.key_id, stale)
+            .where(ApiKey.id == row.key_id, _STALE)
             .values(last_used_at=func.now())
             .execution_options(synchronize_session=False)
         )
