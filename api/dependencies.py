@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import cache
 from math import isfinite
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from uuid import UUID
 
 import pydantic_core
 from fastapi import Depends, Query, Request
-from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
+from fastapi.concurrency import contextmanager_in_threadpool
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy.orm import Session
@@ -45,16 +46,18 @@ async def transaction(request: Request, database: Annotated[Database, Depends(da
     dependencies and for its endpoint, and keeps its connection meanwhile: with more transactions than threads, all
     threads could wait for connections whose holders wait for a thread.
     """
-    async with (
-        request.app.state.turns.take(client_of(request)),
-        contextmanager_in_threadpool(database.transaction()) as session,
-    ):
-        if request.method in READING:
-            yield session
-            return
+    opened = database.transaction() if request.method in READING else _watched(request, database)
+    async with request.app.state.turns.take(client_of(request)), contextmanager_in_threadpool(opened) as session:
+        yield session
+
+
+@contextmanager
+def _watched(request: Request, database: Database) -> Iterator[Session]:
+    """Yield a transaction; leave what it changed for the audit log."""
+    with database.transaction() as session:
         watch(session)
         yield session
-        request.state.changes = await run_in_threadpool(changes, session)
+        request.state.changes = changes(session)
 
 
 Transaction = Annotated[Session, Depends(transaction, scope="function")]

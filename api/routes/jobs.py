@@ -79,16 +79,16 @@ IdempotencyKey = Annotated[
 def submit_job(
     session: Transaction,
     caller: Member,
-    response: Response,
     request: Annotated[JobRequest, Body(openapi_examples=JOB_EXAMPLES)],
     idempotency_key: IdempotencyKey = None,
-) -> JobView:
+) -> Response:
     """Check everything that can be checked without running your code, and queue the job."""
     job, is_new = submit(session, caller, request, idempotency_key)
+    response = _ready(views.job_view(session, caller.team_id, job.id), status=202)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     if not is_new:
         response.headers["Idempotent-Replayed"] = "true"
-    return _with_retry_after(response, views.job_view(session, caller.team_id, job.id))
+    return response
 
 
 @router.post("/plan", summary="Plan a job without starting it", responses=errors(401, 403, 413, 422))
@@ -152,15 +152,13 @@ async def get_job(
     `Retry-After` says when to ask again. A cluster admin may read any team's jobs.
     """
 
-    # The request that is sent most: one thread for all of it, and no validation of what was built here.
+    # The request that is sent most: one thread does all of it.
     def look() -> Response:
         with database.reading() as session:
             caller = caller_of(request, session, credentials)
             caller.needs(Role.VIEWER)
             view = views.job_view(session, team_of_job(session, caller, job), job)
-        response = Response(view.model_dump_json(), media_type="application/json")
-        _with_retry_after(response, view)
-        return response
+        return _ready(view)
 
     async with request.app.state.turns.take(client_of(request)):
         return await run_in_threadpool(look)
@@ -202,6 +200,13 @@ async def list_events(
         await asyncio.sleep(min(LOOK_SECONDS, max(deadline - time.monotonic(), 0.0)))
         page = await run_in_threadpool(look)
     return page
+
+
+def _ready(view: JobView, status: int = 200) -> Response:
+    """Return an answer as it is sent. FastAPI would validate once more what was built here, in a thread of its own."""
+    response = Response(view.model_dump_json(), status, media_type="application/json")
+    _with_retry_after(response, view)
+    return response
 
 
 def _with_retry_after(response: Response, job: JobView) -> JobView:
