@@ -98,7 +98,7 @@ def identity(
 
 
 @cache
-def require(role: Role) -> Callable[..., Caller]:
+def require(role: Role) -> Callable[..., Coroutine[Any, Any, Caller]]:
     """Return a dependency that gives the caller, who must have at least this role in the key's team."""
 
     async def allowed(caller: Annotated[Caller, Depends(identity)]) -> Caller:

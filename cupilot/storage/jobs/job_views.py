@@ -279,16 +279,16 @@ def _queue_position(session: Session, job: Job) -> int | None:
     if job.state is not JobState.QUEUED:
         return None
     values = {"target": job.target, "created_at": job.created_at, "job": job.id}
-    return int(session.execute(_queued_before(job.priority, is_queued=True), values).scalar_one())
+    return session.execute(_queued_before(job.priority, is_queued=True), values).scalar_one()
 
 
 def queued_before(session: Session, target: Target, priority: Priority) -> int:
     """Return how many queued jobs would come before one of this priority that is yet to be made."""
-    return int(session.execute(_queued_before(priority, is_queued=False), {"target": target}).scalar_one())
+    return session.execute(_queued_before(priority, is_queued=False), {"target": target}).scalar_one()
 
 
 @cache
-def _queued_before(priority: Priority, *, is_queued: bool) -> Select[tuple[int]]:
+def _queued_before(priority: Priority, *, is_queued: bool) -> Select[int]:
     """Return the query of the jobs before one: all of a higher priority, and those of its own that are earlier."""
     above = _PRIORITIES[_PRIORITIES.index(priority) + 1 :]
     mine = tuple_(bindparam("created_at", type_=DateTime(timezone=True)), bindparam("job", type_=Uuid()))
