@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import cache
 from math import isfinite
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from uuid import UUID
 
 import pydantic_core
 from fastapi import Depends, Query, Request
-from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
+from fastapi.concurrency import contextmanager_in_threadpool
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy.orm import Session
@@ -32,7 +33,7 @@ bearer = HTTPBearer(
 )
 
 
-def database(request: Request) -> Database:
+async def database(request: Request) -> Database:
     """Return the process's database."""
     opened: Database = request.app.state.database
     return opened
@@ -45,16 +46,18 @@ async def transaction(request: Request, database: Annotated[Database, Depends(da
     dependencies and for its endpoint, and keeps its connection meanwhile: with more transactions than threads, all
     threads could wait for connections whose holders wait for a thread.
     """
-    async with (
-        request.app.state.turns.take(client_of(request)),
-        contextmanager_in_threadpool(database.transaction()) as session,
-    ):
-        if request.method in READING:
-            yield session
-            return
+    opened = database.transaction() if request.method in READING else _watched(request, database)
+    async with request.app.state.turns.take(client_of(request)), contextmanager_in_threadpool(opened) as session:
+        yield session
+
+
+@contextmanager
+def _watched(request: Request, database: Database) -> Iterator[Session]:
+    """Yield a transaction; leave what it changed for the audit log."""
+    with database.transaction() as session:
         watch(session)
         yield session
-        request.state.changes = await run_in_threadpool(changes, session)
+        request.state.changes = changes(session)
 
 
 Transaction = Annotated[Session, Depends(transaction, scope="function")]
@@ -71,6 +74,13 @@ def identified(session: Session, credentials: HTTPAuthorizationCredentials | Non
     return caller
 
 
+def caller_of(request: Request, session: Session, credentials: HTTPAuthorizationCredentials | None) -> Caller:
+    """Return who asks, for an endpoint without a transaction; the audit log learns it too."""
+    caller = identified(session, credentials)
+    request.state.caller = caller  # for the audit log: the request may revoke the very key
+    return caller
+
+
 def authorise(session: Session, credentials: HTTPAuthorizationCredentials | None, needed: Role = Role.VIEWER) -> UUID:
     """Return the team of the request's key, for an endpoint without a transaction; Forbidden below ``needed``."""
     caller = identified(session, credentials)
@@ -84,29 +94,27 @@ def identity(
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Caller:
     """Return who asks, whatever their role. For routes about the caller itself; others say what they need."""
-    caller: Caller = identified(session, credentials)
-    request.state.caller = caller  # for the audit log: the request may revoke the very key
-    return caller
+    return caller_of(request, session, credentials)
 
 
 @cache
-def require(role: Role) -> Callable[..., Caller]:
+def require(role: Role) -> Callable[..., Coroutine[Any, Any, Caller]]:
     """Return a dependency that gives the caller, who must have at least this role in the key's team."""
 
-    def allowed(caller: Annotated[Caller, Depends(identity)]) -> Caller:
+    async def allowed(caller: Annotated[Caller, Depends(identity)]) -> Caller:
         caller.needs(role)
         return caller
 
     return allowed
 
 
-def cluster_admin(caller: Annotated[Caller, Depends(identity)]) -> Caller:
+async def cluster_admin(caller: Annotated[Caller, Depends(identity)]) -> Caller:
     """Return the caller, who must be a cluster admin."""
     caller.needs_cluster_admin()
     return caller
 
 
-def team(request: Request, caller: Annotated[Caller, Depends(identity)]) -> UUID:
+async def team(request: Request, caller: Annotated[Caller, Depends(identity)]) -> UUID:
     """Return the caller's team. Reading needs a viewer, anything else a member: a route that says nothing is safe."""
     caller.needs(Role.VIEWER if request.method in READING else Role.MEMBER)
     return caller.team_id

@@ -56,7 +56,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name contains this")
     parser.add_argument("--rounds", type=int, default=1, help="how often the whole matrix is gone through")
-    parser.add_argument("--minutes", type=float, default=8.0, help="no fault is begun after that; 0: no end")
+    parser.add_argument("--minutes", type=float, default=2.0, help="no fault is begun after that; 0: no end")
     arguments = parser.parse_args()
     end_well()
     adopt_orphans()

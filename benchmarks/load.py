@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ from benchmarks import records
 from benchmarks.backlog import measure
 from benchmarks.ending import end_well
 from benchmarks.machine import machine
+from benchmarks.simulation import cpu_seconds
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import Budgets, JobSpec
 from cupilot.domain.problem import Target
-from cupilot.embedded.servers import start_postgres, start_valkey
+from cupilot.embedded.servers import Running, start_postgres, start_valkey
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.people import Team
@@ -66,7 +68,7 @@ def main() -> int:
         upgrade(postgres.url)
         database = Database(postgres.url)
         stack.callback(database.close)
-        report |= _api(database, postgres.url, valkey.url, arguments)
+        report |= _api(database, postgres, valkey, arguments)
         print(json.dumps(report, indent=1), flush=True)
         app = make_app(Settings(redis_url=SecretStr(valkey.url)))
         stack.callback(app.close)
@@ -79,7 +81,8 @@ def main() -> int:
     return 1 if report["submissions"]["failed"] or report["polls"]["failed"] else 0
 
 
-def _api(database: Database, postgres: str, valkey: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def _api(database: Database, postgres: Running, valkey: Running, arguments: argparse.Namespace) -> dict[str, Any]:
+    servers = {"postgres": postgres.process.pid, "valkey": valkey.process.pid}
     with database.transaction() as session:
         team = ensure_team(session, "load")
         _, key = create_api_key(session, team, "load")
@@ -87,8 +90,8 @@ def _api(database: Database, postgres: str, valkey: str, arguments: argparse.Nam
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     environment = os.environ | {
-        "CUPILOT_DATABASE_URL": postgres,
-        "CUPILOT_REDIS_URL": valkey,
+        "CUPILOT_DATABASE_URL": postgres.url,
+        "CUPILOT_REDIS_URL": valkey.url,
         "CUPILOT_API_PORT": str(port),
         "CUPILOT_LOG_LEVEL": "WARNING",
         "CUPILOT_RATE_LIMIT_KEY": "0",
@@ -100,19 +103,21 @@ def _api(database: Database, postgres: str, valkey: str, arguments: argparse.Nam
     try:
         _wait_ready(who["url"])
         alone = _as_clients(who | {"what": "submit", "count": 20, "clients": 1})
-        submitted = _as_clients(who | {"what": "submit", "count": arguments.submissions, "clients": 20})
+        with _prices(server, servers) as submission_prices:
+            submitted = _as_clients(who | {"what": "submit", "count": arguments.submissions, "clients": 20})
         jobs += [*alone.pop("jobs"), *submitted.pop("jobs")]
         poll = who | {"what": "poll", "jobs": jobs}
         single = _as_clients(poll | {"clients": 1, "seconds": arguments.seconds / 4})
-        busy, memory = sum(server.cpu_times()[:2]), server.memory_info().rss
-        polled = _as_clients(poll | {"clients": arguments.clients, "seconds": arguments.seconds})
-        busy = sum(server.cpu_times()[:2]) - busy
+        memory = server.memory_info().rss
+        with _prices(server, servers) as poll_prices:
+            polled = _as_clients(poll | {"clients": arguments.clients, "seconds": arguments.seconds})
         return {
             "open_jobs": len(jobs),
             "submissions": submitted,
             "polls": polled,
             "one_client": {"submissions": alone, "polls": single},
-            "api_cpu_ms_a_poll": round(1e3 * busy / max(polled["requests"], 1), 2),
+            "cpu_ms_a_submission": _each(submission_prices, submitted),
+            "cpu_ms_a_poll": _each(poll_prices, polled),
             "ratios": {
                 "poll_throughput_of_all_clients_over_one": _ratio(polled["per_second"], single["per_second"]),
                 "poll_median_of_all_clients_over_one": _ratio(polled["median_ms"], single["median_ms"]),
@@ -124,6 +129,30 @@ def _api(database: Database, postgres: str, valkey: str, arguments: argparse.Nam
     finally:
         process.terminate()
         process.wait()
+
+
+@contextmanager
+def _prices(api: psutil.Process, servers: dict[str, int]) -> Iterator[dict[str, float]]:
+    """Yield what will hold the processor seconds that the API and the servers used meanwhile."""
+    processes = {"api": api, **{name: psutil.Process(pid) for name, pid in servers.items()}}
+
+    def look() -> dict[str, float]:
+        return {
+            name: sum(map(cpu_seconds, [process, *process.children(recursive=True)]))
+            for name, process in processes.items()
+        }
+
+    before = look()
+    used: dict[str, float] = {}
+    yield used
+    used.update({name: seconds - before[name] for name, seconds in look().items()})
+
+
+def _each(prices: dict[str, float], clients: dict[str, Any]) -> dict[str, float]:
+    """Return processor milliseconds a request, those of the clients among them."""
+    whole = prices | {"clients": clients.pop("cpu_seconds")}
+    each = {name: 1e3 * seconds / max(clients["requests"], 1) for name, seconds in whole.items()}
+    return {name: round(value, 2) for name, value in (each | {"all": sum(each.values())}).items()}
 
 
 def _open_job(session: Session, team: Team, number: int) -> str:

@@ -1,8 +1,8 @@
-"""One process of simulated workers: ``python -m benchmarks.simulated_workers KIND COUNT COMPRESSION``.
+"""One process of simulated workers: ``python -m benchmarks.simulated_workers KIND COUNT COMPRESSION SECONDS``.
 
 Each registers itself, beats, receives real messages from the real broker and does real steps through
 ``workers.steps.run_step``: claim, lease, result. Only the work itself is simulated: a judge that waits for as long as a
-real evaluation takes, divided by the compression, and agents that answer at once.
+real evaluation takes, divided by the compression, or for SECONDS where they are not 0, and agents that answer at once.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ CONNECTIONS = 12
 class WaitingJudge(ScriptedJudge):
     """Waits as long as a real judge would take, in compressed time."""
 
-    def __init__(self, compression: float) -> None:
+    def __init__(self, compression: float, seconds: float) -> None:
         super().__init__()
         self._compression = compression
+        self._seconds = seconds
 
     def _wait(self, call: str, cancelled: Callable[[], bool]) -> None:
-        low, high = SECONDS[call.split(maxsplit=1)[0]]
+        low, high = (self._seconds, self._seconds) if self._seconds else SECONDS[call.split(maxsplit=1)[0]]
         end = time.monotonic() + random.uniform(low, high) / self._compression
         while (left := end - time.monotonic()) > 0:
             if cancelled():
@@ -57,14 +58,14 @@ class WaitingJudge(ScriptedJudge):
 
 def main() -> None:
     """Work until killed."""
-    kind, count, compression = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    kind, count, compression, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
     lease.WATCH_SECONDS /= compression
     config = settings()
     database = Database(config.database_url.get_secret_value(), pool_size=CONNECTIONS)
     tag = uuid.uuid4().hex[:6]
     names = [f"{kind}-{tag}-{number}" for number in range(count)]
     threading.Thread(target=_beat, args=[database, kind, names, config.heartbeat_seconds], daemon=True).start()
-    judge, pool = WaitingJudge(compression), MemoryPool()
+    judge, pool = WaitingJudge(compression, seconds), MemoryPool()
     players = ScriptedAgents([strategy(f"t{number}") for number in range(1, 33)])
     tools = Tools(
         settings=config,

@@ -5,6 +5,11 @@ evaluation itself is real. Time is compressed by dividing the evaluations' lengt
 redispatch times by the compression, so the database and the scheduler see as many beats, claims and results in a
 minute as a real cluster makes in ``compression`` minutes: 200 workers, ten times faster, are 2,000 cards to them. The
 scheduler's tick is not compressed. Smaller clusters go first, for a shorter time, so that one sees what grows.
+
+``--cards 500`` asks another question, which rate the control plane reaches at all: of so many cards each evaluation
+takes ``--evaluation-seconds`` of real time, one by default, for a minute and a half, with nothing compressed. Its
+record is ``benchmarks/results/service/simulation_cards.json``.
+
 Writes ``benchmarks/results/service/simulation.json``, or ``--out``, and prints a summary. The default takes some eight
 minutes.
 """
@@ -50,6 +55,8 @@ LEASE_SECONDS, HEARTBEAT_SECONDS, REDISPATCH_SECONDS = 30.0, 5.0, 60.0
 PER_PROCESS = 50
 SAMPLE_SECONDS = 5.0
 TEAMS = 5
+FULL_RATE_MINUTES = 1.5
+"""Of a run with ``--cards``, where no shorter time is asked for."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +92,14 @@ def main() -> int:
     """Run and report; exit 1 where a cluster stood still."""
     arguments = parser().parse_args()
     end_well()
+    if arguments.cards:
+        at_full_rate(arguments)
     whole: dict[str, Any] = {**records.stamp(), "arguments": of_the_run(arguments), "clusters": []}
     for workers in [*arguments.before, arguments.workers]:
         minutes = arguments.minutes if workers == arguments.workers else 10.0
         with (
             tempfile.TemporaryDirectory(prefix="cupilot-simulation-") as folder,
-            _cluster(Path(folder), workers, arguments.compression) as cluster,
+            _cluster(Path(folder), workers, arguments.compression, arguments.evaluation_seconds) as cluster,
         ):
             samples = cluster.run(minutes * 60 / arguments.compression)
             report = _report(samples, cluster.stages(), workers, arguments.compression)
@@ -111,9 +120,20 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--minutes", type=float, default=60.0, help="simulated time")
     made.add_argument("--compression", type=float, default=10.0)
     made.add_argument("--before", type=int, nargs="*", default=[50], help="smaller clusters, for ten minutes each")
+    made.add_argument("--cards", type=int, default=0, help="find the rate that so many fast cards get out of it")
+    made.add_argument("--evaluation-seconds", type=float, default=0.0, help="of real time; 0: as real cards take")
     made.add_argument("--out", type=Path, default=RESULTS / "simulation.json", metavar="FILE", help="the report")
     made.add_argument("--dry", action="store_true", help="print only")
     return made
+
+
+def at_full_rate(arguments: argparse.Namespace) -> None:
+    """Set the options that ``--cards`` stands for."""
+    arguments.workers, arguments.before = arguments.cards, []
+    arguments.compression, arguments.minutes = 1.0, min(arguments.minutes, FULL_RATE_MINUTES)
+    arguments.evaluation_seconds = arguments.evaluation_seconds or 1.0
+    if arguments.out == RESULTS / "simulation.json":
+        arguments.out = RESULTS / "simulation_cards.json"
 
 
 def of_the_run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -211,7 +231,7 @@ class Cluster:
 
 
 @contextmanager
-def _cluster(folder: Path, workers: int, compression: float) -> Iterator[Cluster]:
+def _cluster(folder: Path, workers: int, compression: float, evaluation_seconds: float = 0.0) -> Iterator[Cluster]:
     postgres, valkey = start_postgres(folder / "postgres"), start_valkey(folder / "valkey")
     upgrade(postgres.url)
     environment = os.environ | {
@@ -233,7 +253,8 @@ def _cluster(folder: Path, workers: int, compression: float) -> Iterator[Cluster
     database = Database(postgres.url)
     started["scheduler"] = start("workers", "scheduler")
     started["workers"] = [
-        start("benchmarks.simulated_workers", kind, str(count), str(compression)) for kind, count in groups
+        start("benchmarks.simulated_workers", kind, str(count), str(compression), str(evaluation_seconds))
+        for kind, count in groups
     ]
     try:
         _wait_for(database, sum(count for _, count in groups))

@@ -1,4 +1,4 @@
-"""Rates of steps that do nothing: ``python -m benchmarks.steps [--seconds 20] [--waiting 5000 100000] [--out FILE]``.
+"""Rates of steps that do nothing: ``python -m benchmarks.steps [--seconds 12] [--waiting 5000 100000] [--out FILE]``.
 
 Each step goes the whole way: fair dispatch, outbox, broker, claim, lease, load, work, store, events; only its work is
 empty. Beside it, on the same servers in the same run: plain Celery with late acknowledgement and no database, and
@@ -85,7 +85,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20.0, help="length of each measurement")
+    parser.add_argument("--seconds", type=float, default=12.0, help="length of each measurement")
     parser.add_argument("--waiting", type=int, nargs="*", default=[10_000, 100_000], help="steps that wait at first")
     parser.add_argument("--procrastinate", metavar="FOLDER", help="where procrastinate is installed")
     parser.add_argument("--out", type=Path, default=RESULTS / "steps.json", metavar="FILE", help="the report")

@@ -22,10 +22,13 @@ from api.dependencies import (
     Viewer,
     authorise,
     bearer,
+    caller_of,
     plain_text,
 )
 from api.documentation import JOB_EXAMPLES, errors
+from api.turns import client_of
 from cupilot.domain.errors import InvalidInput
+from cupilot.domain.people import Role
 from cupilot.domain.problem import Target
 from cupilot.domain.states import JobState
 from cupilot.domain.value import Moment
@@ -76,16 +79,16 @@ IdempotencyKey = Annotated[
 def submit_job(
     session: Transaction,
     caller: Member,
-    response: Response,
     request: Annotated[JobRequest, Body(openapi_examples=JOB_EXAMPLES)],
     idempotency_key: IdempotencyKey = None,
-) -> JobView:
+) -> Response:
     """Check everything that can be checked without running your code, and queue the job."""
     job, is_new = submit(session, caller, request, idempotency_key)
+    response = _ready(views.job_view(session, caller.team_id, job.id), status=202)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     if not is_new:
         response.headers["Idempotent-Replayed"] = "true"
-    return _with_retry_after(response, views.job_view(session, caller.team_id, job.id))
+    return response
 
 
 @router.post("/plan", summary="Plan a job without starting it", responses=errors(401, 403, 413, 422))
@@ -137,13 +140,28 @@ def list_jobs(
     return views.list_jobs(session, home.id, filters, order=order, cursor=cursor, limit=limit)
 
 
-@router.get("/{job}", summary="Follow a job", responses=errors(401, 404))
-def get_job(session: Transaction, caller: Viewer, job: UUID, response: Response) -> JobView:
+@router.get("/{job}", summary="Follow a job", response_model=JobView, responses=errors(401, 404))
+async def get_job(
+    request: Request,
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+    database: Annotated[Database, Depends(dependencies.database)],
+    job: UUID,
+) -> Response:
     """Get a job: state, counts by verdict, the best kernel so far.
 
     `Retry-After` says when to ask again. A cluster admin may read any team's jobs.
     """
-    return _with_retry_after(response, views.job_view(session, team_of_job(session, caller, job), job))
+
+    # The request that is sent most: one thread does all of it.
+    def look() -> Response:
+        with database.reading() as session:
+            caller = caller_of(request, session, credentials)
+            caller.needs(Role.VIEWER)
+            view = views.job_view(session, team_of_job(session, caller, job), job)
+        return _ready(view)
+
+    async with request.app.state.turns.take(client_of(request)):
+        return await run_in_threadpool(look)
 
 
 @router.post("/{job}/cancel", status_code=202, summary="Cancel a job", responses=errors(401, 404, 409))
@@ -182,6 +200,13 @@ async def list_events(
         await asyncio.sleep(min(LOOK_SECONDS, max(deadline - time.monotonic(), 0.0)))
         page = await run_in_threadpool(look)
     return page
+
+
+def _ready(view: JobView, status: int = 200) -> Response:
+    """Return an answer as it is sent. FastAPI would validate once more what was built here, in a thread of its own."""
+    response = Response(view.model_dump_json(), status, media_type="application/json")
+    _with_retry_after(response, view)
+    return response
 
 
 def _with_retry_after(response: Response, job: JobView) -> JobView:

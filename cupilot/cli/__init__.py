@@ -8,6 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+UNUSED_BY_HTTPX = ("httpx._main", "h2", "trio")
+"""What httpx and httpcore import where it is installed, and no command uses: httpx's own command line, HTTP/2, and
+another event loop. Together they take longer to import than all else of both."""
+
 
 def main() -> None:
     """Run the command line and end the process with its exit code (:mod:`cupilot.cli.outcome`)."""
@@ -20,8 +24,8 @@ def main() -> None:
 
 def _load() -> Callable[[], object]:
     """Import the commands; end the process with a plain message where the extra ``client`` is not installed."""
-    # httpx's own command line, which it imports where rich is installed, takes longer than all else of it.
-    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+    for name in UNUSED_BY_HTTPX:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     try:
         from cupilot.cli.app import app
     except ModuleNotFoundError as error:

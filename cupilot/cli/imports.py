@@ -7,10 +7,11 @@ from typing import Annotated, get_args
 
 import typer
 
+from cupilot.cli.labels import parse_labels
 from cupilot.cli.options import Data, IdempotencyKey, Json, Server
 from cupilot.cli.outcome import exit_of
 from cupilot.cli.problems import resolve
-from cupilot.cli.requests import on_chosen_target, parse_labels
+from cupilot.cli.requests import on_chosen_target
 from cupilot.cli.session import connect
 from cupilot.cli.text import clean
 from cupilot.client import Client

@@ -1,105 +1,16 @@
-"""Commands about jobs: evolve, submit, status, watch, list, cancel."""
+"""Commands about jobs: status, watch, list, cancel."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-from uuid import UUID
+from typing import Annotated
 
 import typer
 
-from cupilot.cli.options import All, Cursor, Data, IdempotencyKey, JobId, Json, Limit, Server
+from cupilot.cli.labels import parse_labels
+from cupilot.cli.options import All, Cursor, Data, JobId, Json, Limit, Server
 from cupilot.cli.outcome import exit_of
-from cupilot.cli.requests import JobOptions, on_chosen_target, parse_labels, takes_job_options
-from cupilot.cli.session import connect, connect_or_start, job_id
-from cupilot.cli.text import clean
-
-if TYPE_CHECKING:
-    from cupilot.client import Client
-    from cupilot.schemas import JobRequest
-
-
-@takes_job_options
-def evolve(
-    options: JobOptions,
-    *,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where to put the result [./cupilot-results/JOB].")
-    ] = None,
-    server: Server = None,
-    data: Data = None,
-    as_json: Json = False,
-) -> None:
-    """Submit a problem, show its progress, and fetch the result.
-
-    Where no server is named and none runs in the data folder, the embedded stack is started for the time it takes.
-
-    \b
-    Examples:
-        cupilot evolve softmax
-        cupilot evolve my_op.py --target cuda --policy tf32 --minutes 20
-        cat my_op.py | cupilot evolve - --name my_op --json > report.json
-    """
-    from cupilot.cli.live import watch as show
-    from cupilot.cli.results import finish
-
-    request = options.request()
-    own_jobs: set[UUID] = set()
-    with connect_or_start(server, data, own_jobs) as client:
-        job = client.submit(on_chosen_target(request, options.target, client))
-        own_jobs.add(job.id)
-        typer.echo(f"job {job.id} on {job.target.value}", err=True)
-        try:
-            final = show(client, job.id, as_json=as_json, quiet=as_json)
-        except KeyboardInterrupt:
-            kept = f"the job is kept: cupilot watch {job.id}, or cupilot cancel {job.id}"
-            typer.echo(f"interrupted; {kept}", err=True)
-            raise
-        code = finish(client, final, out=out, as_json=as_json)
-    raise typer.Exit(code)
-
-
-@takes_job_options
-def submit(
-    options: JobOptions,
-    *,
-    idempotency_key: IdempotencyKey = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end, as watch does.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check it and show what it may cost; start nothing.")
-    ] = False,
-    server: Server = None,
-    data: Data = None,
-    as_json: Json = False,
-) -> None:
-    """Start a job and print its id. With --wait, follow it to its end and exit as watch does.
-
-    \b
-    Examples:
-        cupilot submit my_op.py
-        cupilot submit softmax --target cuda --label model=llama --server https://cupilot.example
-        job=$(cupilot submit my_op.py) && cupilot watch $job
-        cupilot submit my_op.py --wait && cupilot export last --format torch
-        cupilot submit my_op.py --agents llm --cost 5 --dry-run
-    """
-    request = options.request()
-    with connect(server, data) as client:
-        chosen = on_chosen_target(request, options.target, client)
-        if dry_run:
-            _show_plan(client, chosen, as_json=as_json)
-            return
-        warnings = _waits_for(client, chosen) if options.target != "auto" else []  # auto takes a live one
-        job = client.submit(chosen, idempotency_key=idempotency_key)
-        for warning in warnings:
-            typer.echo(warning, err=True)
-        if not wait:
-            typer.echo(job.model_dump_json(indent=2) if as_json else str(job.id))
-            return
-        from cupilot.cli.live import watch as show
-
-        typer.echo(f"job {job.id}", err=True)
-        raise typer.Exit(exit_of(show(client, job.id, as_json=as_json)))
+from cupilot.cli.session import connect, job_id
 
 
 def status(job: JobId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
@@ -172,9 +83,8 @@ def list_jobs(
         cupilot list --all --json | jq length
     """
     with connect(server, data) as client:
-        from cupilot.cli.render import show_jobs
-        from cupilot.schemas import JobPage
-        from cupilot.schemas.jobs import JobFilter
+        from cupilot.cli.job_table import show_jobs
+        from cupilot.schemas.jobs import JobFilter, JobPage
 
         filters = JobFilter(
             state=state,
@@ -207,28 +117,3 @@ def cancel(job: JobId, server: Server = None, data: Data = None, as_json: Json =
     with connect(server, data) as client:
         view = client.cancel(job_id(client, job))
         typer.echo(view.model_dump_json(indent=2) if as_json else f"job {view.id} is {view.state}")
-
-
-def _waits_for(client: Client, request: JobRequest) -> list[str]:
-    """Return warnings of what the job will wait for; none where the service does not say."""
-    from cupilot.client import ApiError
-
-    try:
-        cluster = client.cluster()
-    except ApiError:
-        return []  # the submission itself says what is wrong
-    lines = [f"warning: the service is drained ({clean(cluster.drained)}): the job waits"] if cluster.drained else []
-    if request.target not in cluster.targets:
-        lines.append(f"warning: no live worker has the target {request.target.value}: the job waits for one")
-        lines.append("  next: cupilot top shows workers; cupilot cancel last takes the job back")
-    return lines
-
-
-def _show_plan(client: Client, request: JobRequest, *, as_json: bool) -> None:
-    from cupilot.cli.render import show_plan
-
-    plan = client.plan(request)
-    if as_json:
-        typer.echo(plan.model_dump_json(indent=2))
-    else:
-        show_plan(plan)

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cupilot.cli.labels import parse_labels
 from cupilot.cli.problems import resolve
-from cupilot.cli.requests import parse_labels
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.problem import NumericsPolicy
 from cupilot.schemas import ExperimentRequest, ProblemInput

@@ -9,13 +9,16 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import typer
 
 from cupilot.cli.text import clean
 from cupilot.client import ApiError
 from cupilot.domain.errors import CupilotError, NotFound, Pruned, Unavailable
-from cupilot.schemas import JobView
+
+if TYPE_CHECKING:
+    from cupilot.schemas import JobView
 
 _AS_JSON = "cupilot.cli.as_json"
 """Key in the context's ``meta``, which all contexts of a call share."""

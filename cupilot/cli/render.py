@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from cupilot.cli.text import clean, clean_lines, counts, interval, queue_words, seconds
-from cupilot.client import Client
 from cupilot.domain.evaluation import Baseline, BuildReport, Evaluation, WorkloadResult
 from cupilot.reports.job import (
     AFTER_QUARANTINE,
@@ -21,21 +21,13 @@ from cupilot.reports.job import (
     spending_lines,
     technique_lines,
 )
-from cupilot.schemas import CandidateView, JobPage, JobPlan, JobView, Report
+
+if TYPE_CHECKING:
+    from cupilot.client import Client
+    from cupilot.schemas import CandidateView, JobPlan, JobView, Report
 
 REASONS_SHOWN = 5
-STATE_COLUMN = 4
 BAR_CHARACTERS = 40
-_COLOURS = {
-    "succeeded": "green",
-    "failed": "red",
-    "cancelled": "yellow",
-    "budget_exhausted": "yellow",
-    "paused": "yellow",
-    "preparing": "blue",
-    "evolving": "blue",
-}
-"""Of states, on a terminal; elsewhere nothing is coloured."""
 
 
 def show_job(job: JobView) -> None:
@@ -76,37 +68,6 @@ def show_job(job: JobView) -> None:
     if job.pruned_at:
         lines.append(("pruned", f"{job.pruned_at.astimezone():%Y-%m-%d %H:%M}: logs, prompts, unproven sources"))
     _print_pairs(lines)
-
-
-def show_jobs(page: JobPage) -> None:
-    """Print a page of jobs as a table."""
-    if not page.items:
-        typer.echo("no jobs")
-        return
-    rows = [("job", "problem", "target", "priority", "state", "generation", "best", "submitted", "by")]
-    for job in page.items:
-        generation = f"{min(job.generation + 1, job.generations)}/{job.generations}" if job.candidates else "-"
-        rows.append(
-            (
-                str(job.id),
-                clean(job.problem.name),
-                job.target.value,
-                job.priority.value,
-                clean(job.state + (f" ({job.reason})" if job.reason else "")),
-                generation,
-                f"{job.best_speedup:.2f}x" if job.best_speedup is not None else "-",
-                f"{job.created_at.astimezone():%Y-%m-%d %H:%M}",
-                clean(job.author or "-"),
-            )
-        )
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for number, row in enumerate(rows):
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        if number:
-            cells[STATE_COLUMN] = typer.style(cells[STATE_COLUMN], fg=_COLOURS.get(page.items[number - 1].state))
-        typer.echo("  ".join(cells).rstrip())
-    if page.next_cursor:
-        typer.echo(f"more: --cursor {page.next_cursor}")
 
 
 def show_plan(plan: JobPlan) -> None:

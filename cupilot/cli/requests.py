@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hi
 import typer
 from pydantic import ValidationError
 
+from cupilot.cli.labels import parse_labels
 from cupilot.cli.problems import resolve
 from cupilot.domain.attribution import MAX_EXTRA_EVALUATIONS
 from cupilot.domain.errors import InvalidInput, Unavailable
@@ -152,17 +153,6 @@ def takes_job_options(command: Callable[..., None]) -> Callable[..., None]:
     with_options.__signature__ = inspect.Signature([*shared, *others])  # type: ignore[attr-defined]
     with_options.__annotations__ = {item.name: item.annotation for item in (*shared, *others)}
     return with_options
-
-
-def parse_labels(texts: list[str] | None) -> dict[str, str]:
-    """Return ``key=value`` texts as a mapping."""
-    labels: dict[str, str] = {}
-    for label in texts or []:
-        key, equals, value = label.partition("=")
-        if not equals or not key:
-            raise InvalidInput(f"{label!r} is not a label", hint="a label looks like key=value", where="--label")
-        labels[key] = value
-    return labels
 
 
 def on_chosen_target(request: Asked, wanted: str, client: Client) -> Asked:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
+from cupilot.cli.labels import parse_labels
 from cupilot.cli.options import CandidateId, Data, IdempotencyKey, JobId, Json, Server
-from cupilot.cli.requests import parse_labels
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, seconds
 from cupilot.domain.errors import InvalidInput

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from cupilot.domain.evaluation import Interval, Verdict
-from cupilot.schemas import EventView
-
-VERDICT_ORDER = [verdict.value for verdict in sorted(Verdict, key=lambda verdict: -verdict.rank)]
+if TYPE_CHECKING:
+    from cupilot.domain.evaluation import Interval
+    from cupilot.schemas import EventView
 
 _SHOWN = ("job.", "generation.", "candidate.", "step.reaped", "step.failed")
 _HIDDEN = ("generation.initialised", "candidate.active", "candidate.measured")
@@ -50,7 +50,10 @@ def seconds(value: float) -> str:
 
 def counts(verdicts: Mapping[str, int]) -> str:
     """Return candidates by verdict, the best first, e.g. ``audited 5, rejected 2``."""
-    ranked = [name for name in VERDICT_ORDER if name in verdicts]
+    from cupilot.domain.evaluation import Verdict
+
+    order = [verdict.value for verdict in sorted(Verdict, key=lambda verdict: -verdict.rank)]
+    ranked = [name for name in order if name in verdicts]
     names = ranked + [name for name in verdicts if name not in ranked]
     return ", ".join(f"{name} {verdicts[name]}" for name in names) or "none measured yet"
 

@@ -12,25 +12,43 @@ Both have the same methods, each defined once (:mod:`cupilot.client.definitions`
 finds no server, or a busy one, is tried again where it may be repeated. Fields that a newer server adds are ignored.
 """
 
-try:
-    import httpx  # noqa: F401 - only to say which extra is missing
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("cupilot.client needs httpx: pip install 'cupilot[client]'", name="httpx") from error
+from __future__ import annotations
 
-from cupilot.client.clients import AsyncClient, Client
-from cupilot.client.errors import (
-    ApiError,
-    ConflictError,
-    NotAllowedError,
-    NotAuthorizedError,
-    NotFoundError,
-    RateLimitedError,
-    RejectedError,
-    ServerError,
-    UnexpectedAnswerError,
-    UnreachableError,
-)
-from cupilot.client.jobs import OnUpdate
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cupilot.client.clients import AsyncClient, Client
+    from cupilot.client.errors import (
+        ApiError,
+        ConflictError,
+        NotAllowedError,
+        NotAuthorizedError,
+        NotFoundError,
+        RateLimitedError,
+        RejectedError,
+        ServerError,
+        UnexpectedAnswerError,
+        UnreachableError,
+    )
+    from cupilot.client.jobs import OnUpdate
+
+_HOMES = {
+    "AsyncClient": "clients",
+    "Client": "clients",
+    "ApiError": "errors",
+    "ConflictError": "errors",
+    "NotAllowedError": "errors",
+    "NotAuthorizedError": "errors",
+    "NotFoundError": "errors",
+    "RateLimitedError": "errors",
+    "RejectedError": "errors",
+    "ServerError": "errors",
+    "UnexpectedAnswerError": "errors",
+    "UnreachableError": "errors",
+    "OnUpdate": "jobs",
+}
+"""Module of each name. It is imported when the name is first used, so that a command loads only what it needs."""
 
 __all__ = [
     "ApiError",
@@ -47,3 +65,16 @@ __all__ = [
     "UnexpectedAnswerError",
     "UnreachableError",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = import_module(f"{__name__}.{_HOMES[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
+        raise ModuleNotFoundError("cupilot.client needs httpx: pip install 'cupilot[client]'", name="httpx") from error
+    globals()[name] = value = getattr(module, name)
+    return value

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
+from cupilot import schemas
 from cupilot.client.definitions import call, script, stream
 from cupilot.client.jobs import LONGEST_PAGE
 from cupilot.client.protocol import Call, Pause, Script, Stream, all_items, path, perform
-from cupilot.schemas import BatchPage, BatchReceipts, BatchRequest, BatchStepPage, BatchStepView, BatchView, Receipt
+
+if TYPE_CHECKING:
+    from cupilot.schemas import BatchPage, BatchRequest, BatchStepPage, BatchStepView, BatchView, Receipt
 
 PART_BYTES = 900_000
 """Bytes of results that are sent at a time: below the smallest limit on a request's body."""
@@ -21,12 +25,12 @@ class BatchCalls:
     @call
     def export_batch(self, request: BatchRequest) -> Call[BatchView]:
         """Ask for an export; the batch is ``open`` when its file can be fetched (:meth:`wait_for_batch`)."""
-        return Call(BatchView, "POST", "/v1/batches", body=request)
+        return Call(schemas.BatchView, "POST", "/v1/batches", body=request)
 
     @call
     def batches(self, *, cursor: str | None = None, limit: int = 50) -> Call[BatchPage]:
         """Return a page of batches, newest first."""
-        return Call(BatchPage, "GET", "/v1/batches", params={"cursor": cursor, "limit": limit})
+        return Call(schemas.BatchPage, "GET", "/v1/batches", params={"cursor": cursor, "limit": limit})
 
     @stream
     def all_batches(self) -> Stream[BatchView]:
@@ -39,7 +43,7 @@ class BatchCalls:
     @call
     def batch(self, batch: UUID | str) -> Call[BatchView]:
         """Return a batch with the number of steps of each outcome."""
-        return Call(BatchView, "GET", path("v1", "batches", batch))
+        return Call(schemas.BatchView, "GET", path("v1", "batches", batch))
 
     @call
     def batch_steps(
@@ -47,7 +51,7 @@ class BatchCalls:
     ) -> Call[BatchStepPage]:
         """Return a page of a batch's steps, in its order."""
         parameters = {"outcome": outcome, "cursor": cursor, "limit": limit}
-        return Call(BatchStepPage, "GET", path("v1", "batches", batch, "steps"), params=parameters)
+        return Call(schemas.BatchStepPage, "GET", path("v1", "batches", batch, "steps"), params=parameters)
 
     @stream
     def all_batch_steps(self, batch: UUID | str, *, outcome: str | None = None) -> Stream[BatchStepView]:
@@ -65,7 +69,7 @@ class BatchCalls:
     @call
     def cancel_batch(self, batch: UUID | str) -> Call[BatchView]:
         """Put back into the queue what the batch still holds."""
-        return Call(BatchView, "POST", path("v1", "batches", batch, "cancel"), repeatable=True)
+        return Call(schemas.BatchView, "POST", path("v1", "batches", batch, "cancel"), repeatable=True)
 
     @script
     def import_results(self, batch: UUID | str, lines: Sequence[str]) -> Script[list[Receipt]]:
@@ -75,7 +79,7 @@ class BatchCalls:
             body = "\n".join([lines[0], *part]).encode()
             headers = {"Content-Type": "application/x-ndjson"}
             sent = Call(
-                BatchReceipts,
+                schemas.BatchReceipts,
                 "POST",
                 path("v1", "batches", batch, "results"),
                 headers=headers,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from cupilot import schemas
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE, JobId
 from cupilot.client.protocol import Call, Stream, all_items, path
-from cupilot.schemas import CallPage, CallSummary, CallView
+
+if TYPE_CHECKING:
+    from cupilot.schemas import CallPage, CallSummary, CallView
 
 
 class ModelCalls:
@@ -30,7 +35,7 @@ class ModelCalls:
         if candidate is not None:
             where = path("v1", "jobs", job, "candidates", candidate, "calls")
         parameters = {"role": role, "state": state, "cursor": cursor, "limit": limit}
-        return Call(CallPage, "GET", where, params=parameters)
+        return Call(schemas.CallPage, "GET", where, params=parameters)
 
     @stream
     def all_model_calls(
@@ -47,4 +52,4 @@ class ModelCalls:
     @call
     def model_call(self, job: JobId, model_call: JobId) -> Call[CallView]:
         """Return a model call with every message and the answer; secrets are removed."""
-        return Call(CallView, "GET", path("v1", "jobs", job, "calls", model_call))
+        return Call(schemas.CallView, "GET", path("v1", "jobs", job, "calls", model_call))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from typing import TYPE_CHECKING
 
+from cupilot import schemas
 from cupilot.client.definitions import call
 from cupilot.client.protocol import Call, path
 from cupilot.domain.problem import NumericsPolicy, Target
-from cupilot.schemas import ChampionList, JobView, Report
+
+if TYPE_CHECKING:
+    from cupilot.schemas import ChampionList, JobView, Report
 
 
 class ChampionCalls:
@@ -23,12 +27,12 @@ class ChampionCalls:
     ) -> Call[ChampionList]:
         """Return the champions of the service's release, of one problem (a built-in's name, or a hash) where given."""
         parameters = {"problem": problem, "target": target, "policy": policy}
-        return Call(ChampionList, "GET", "/v1/champions", params=parameters)
+        return Call(schemas.ChampionList, "GET", "/v1/champions", params=parameters)
 
     @call
     def champion(self, kernel: str) -> Call[Report]:
         """Return a champion with kernel, evidence and reference, by its kernel's hash or the start of it."""
-        return Call(Report, "GET", path("v1", "champions", kernel))
+        return Call(schemas.Report, "GET", path("v1", "champions", kernel))
 
     @call
     def judge_champion(self, kernel: str, *, idempotency_key: str | None = None) -> Call[JobView]:
@@ -37,4 +41,4 @@ class ChampionCalls:
         An idempotency key is made where none is given.
         """
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        return Call(JobView, "POST", path("v1", "champions", kernel, "judge"), headers=headers)
+        return Call(schemas.JobView, "POST", path("v1", "champions", kernel, "judge"), headers=headers)

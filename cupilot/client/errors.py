@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import httpx
-from pydantic import ValidationError
+from typing import TYPE_CHECKING
 
-from cupilot.schemas import ErrorEnvelope
+if TYPE_CHECKING:
+    import httpx
 
 
 class ApiError(Exception):
@@ -93,6 +93,11 @@ def unreachable(url: str, error: httpx.RequestError) -> UnreachableError:
 
 def refusal(response: httpx.Response) -> ApiError:
     """Return the error that a response without success means."""
+    # Imported here: a command that only has to know the kinds of errors needs none of it.
+    from pydantic import ValidationError
+
+    from cupilot.schemas import ErrorEnvelope
+
     status, request_id = response.status_code, response.headers.get("X-Request-ID")
     try:
         error = ErrorEnvelope.model_validate_json(response.content, extra="ignore").error

@@ -6,10 +6,11 @@ A stream is server-sent events (WHATWG HTML, section 9.2), read as far as the se
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from cupilot import schemas
 from cupilot.client.definitions import call, stream
 from cupilot.client.errors import refusal, retry_after, unreachable
 from cupilot.client.jobs import EVENTS_PAGE, JobId
@@ -27,7 +28,9 @@ from cupilot.client.protocol import (
     pause_seconds,
     read_answer,
 )
-from cupilot.schemas import EventPage, EventView
+
+if TYPE_CHECKING:
+    from cupilot.schemas import EventPage, EventView
 
 SILENCE_SECONDS = 45.0
 """Three heartbeats of the server: a connection that says less is dead."""
@@ -44,7 +47,7 @@ class EventCalls:
     @call
     def team_events(self, *, after: int = 0, limit: int = 200) -> Call[EventPage]:
         """Return a page of what happened to the team's jobs."""
-        return Call(EventPage, "GET", "/v1/events", params={"after": after, "limit": limit})
+        return Call(schemas.EventPage, "GET", "/v1/events", params={"after": after, "limit": limit})
 
     @stream
     def all_team_events(self, *, after: int = 0) -> Stream[EventView]:
@@ -73,7 +76,7 @@ def _follow(service: Service, where: str, after: int | None) -> Stream[EventView
     failures = 0
     while True:
         headers = {"Accept": EVENT_STREAM} | ({} if after is None else {"Last-Event-ID": str(after)})
-        outcome: Any = yield Open(Call(EventPage, "GET", where, headers=headers, timeout=SILENCE_SECONDS))
+        outcome: Any = yield Open(Call(schemas.EventPage, "GET", where, headers=headers, timeout=SILENCE_SECONDS))
         wanted: float | None = None
         if isinstance(outcome, httpx.Response):
             if outcome.status_code == httpx.codes.NO_CONTENT:
@@ -112,7 +115,7 @@ def _one_connection(after: int | None) -> Generator[Any, Any, tuple[int | None, 
             if name in ("end", "reconnect"):
                 return after, name == "end"
             if data and not name:
-                event = read_answer(EventView, data)
+                event = read_answer(schemas.EventView, data)
                 after = event.id
                 yield Emit(event)
             name, data = "", ""

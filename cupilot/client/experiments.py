@@ -5,20 +5,24 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from cupilot import schemas
 from cupilot.client.definitions import call, script, stream
 from cupilot.client.jobs import LONGEST_PAGE
 from cupilot.client.protocol import Call, Pause, Script, Stream, all_items, path
-from cupilot.schemas import (
-    ExperimentJob,
-    ExperimentJobPage,
-    ExperimentPage,
-    ExperimentPlan,
-    ExperimentReport,
-    ExperimentRequest,
-    ExperimentSummary,
-    ExperimentView,
-)
+
+if TYPE_CHECKING:
+    from cupilot.schemas import (
+        ExperimentJob,
+        ExperimentJobPage,
+        ExperimentPage,
+        ExperimentPlan,
+        ExperimentReport,
+        ExperimentRequest,
+        ExperimentSummary,
+        ExperimentView,
+    )
 
 ExperimentId = uuid.UUID | str
 DRAWING_SECONDS = 120.0
@@ -30,7 +34,7 @@ class ExperimentCalls:
     @call
     def plan_experiment(self, request: ExperimentRequest) -> Call[ExperimentPlan]:
         """Plan an experiment without starting it: how many jobs, and what they can use at most."""
-        return Call(ExperimentPlan, "POST", "/v1/experiments/plan", body=request, repeatable=True)
+        return Call(schemas.ExperimentPlan, "POST", "/v1/experiments/plan", body=request, repeatable=True)
 
     @call
     def submit_experiment(
@@ -38,17 +42,17 @@ class ExperimentCalls:
     ) -> Call[ExperimentView]:
         """Start all jobs of a matrix. A key is made where none is given, so that repeating never starts more."""
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        return Call(ExperimentView, "POST", "/v1/experiments", body=request, headers=headers)
+        return Call(schemas.ExperimentView, "POST", "/v1/experiments", body=request, headers=headers)
 
     @call
     def experiment(self, experiment: ExperimentId) -> Call[ExperimentView]:
         """Return the state of an experiment."""
-        return Call(ExperimentView, "GET", path("v1", "experiments", experiment))
+        return Call(schemas.ExperimentView, "GET", path("v1", "experiments", experiment))
 
     @call
     def experiments(self, *, cursor: str | None = None, limit: int = 50) -> Call[ExperimentPage]:
         """Return a page of the team's experiments, newest first."""
-        return Call(ExperimentPage, "GET", "/v1/experiments", params={"cursor": cursor, "limit": limit})
+        return Call(schemas.ExperimentPage, "GET", "/v1/experiments", params={"cursor": cursor, "limit": limit})
 
     @stream
     def all_experiments(self) -> Stream[ExperimentSummary]:
@@ -64,7 +68,7 @@ class ExperimentCalls:
     ) -> Call[ExperimentJobPage]:
         """Return a page of an experiment's jobs, in the order of work."""
         parameters = {"arm": arm, "cursor": cursor, "limit": limit}
-        return Call(ExperimentJobPage, "GET", path("v1", "experiments", experiment, "jobs"), params=parameters)
+        return Call(schemas.ExperimentJobPage, "GET", path("v1", "experiments", experiment, "jobs"), params=parameters)
 
     @stream
     def all_experiment_jobs(self, experiment: ExperimentId, *, arm: str | None = None) -> Stream[ExperimentJob]:
@@ -79,12 +83,12 @@ class ExperimentCalls:
     @call
     def cancel_experiment(self, experiment: ExperimentId) -> Call[ExperimentView]:
         """Stop every job that has not ended; ApiError with code ``conflict`` where all have ended by themselves."""
-        return Call(ExperimentView, "POST", path("v1", "experiments", experiment, "cancel"), repeatable=True)
+        return Call(schemas.ExperimentView, "POST", path("v1", "experiments", experiment, "cancel"), repeatable=True)
 
     @call
     def experiment_report(self, experiment: ExperimentId) -> Call[ExperimentReport]:
         """Return what can be said about the arms, so far."""
-        return Call(ExperimentReport, "GET", path("v1", "experiments", experiment, "report"))
+        return Call(schemas.ExperimentReport, "GET", path("v1", "experiments", experiment, "report"))
 
     @call
     def experiment_table(self, experiment: ExperimentId, table: str) -> Call[bytes]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
+from cupilot import schemas
 from cupilot.client.definitions import call, script, stream
 from cupilot.client.protocol import Call, Emit, Pause, Script, Stream, all_items, path
-from cupilot.schemas import EventPage, EventView, ImportRequest, JobPage, JobPlan, JobRequest, JobSummary, JobView
-from cupilot.schemas.jobs import JobFilter
+
+if TYPE_CHECKING:
+    from cupilot.schemas import EventPage, EventView, ImportRequest, JobPage, JobPlan, JobRequest, JobSummary, JobView
+    from cupilot.schemas.jobs import JobFilter
 
 JobId = uuid.UUID | str
-OnUpdate = Callable[[JobView, Sequence[EventView]], None]
+OnUpdate: TypeAlias = "Callable[[JobView, Sequence[EventView]], None]"
 
 LOOK_SECONDS = 0.5
 """Shortest pause between two looks at a job: a step a millisecond must not become a request a millisecond."""
@@ -29,23 +32,23 @@ class JobCalls:
     def submit(self, request: JobRequest, *, idempotency_key: str | None = None) -> Call[JobView]:
         """Start a job. A key is made where none is given, so that a repeated attempt never starts a second one."""
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        return Call(JobView, "POST", "/v1/jobs", body=request, headers=headers)
+        return Call(schemas.JobView, "POST", "/v1/jobs", body=request, headers=headers)
 
     @call
     def plan(self, request: JobRequest) -> Call[JobPlan]:
         """Plan a job without starting it: what it can use at most, and what earlier ones like it used."""
-        return Call(JobPlan, "POST", "/v1/jobs/plan", body=request, repeatable=True)
+        return Call(schemas.JobPlan, "POST", "/v1/jobs/plan", body=request, repeatable=True)
 
     @call
     def judge(self, request: ImportRequest, *, idempotency_key: str | None = None) -> Call[JobView]:
         """Start a job that judges your file against a problem. An idempotency key is made where none is given."""
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        return Call(JobView, "POST", "/v1/imports", body=request, headers=headers)
+        return Call(schemas.JobView, "POST", "/v1/imports", body=request, headers=headers)
 
     @call
     def get(self, job: JobId) -> Call[JobView]:
         """Return the state of a job."""
-        return Call(JobView, "GET", path("v1", "jobs", job))
+        return Call(schemas.JobView, "GET", path("v1", "jobs", job))
 
     @call
     def list(
@@ -68,7 +71,7 @@ class JobCalls:
             "cursor": cursor,
             "limit": limit,
         }
-        return Call(JobPage, "GET", "/v1/jobs", params=parameters)
+        return Call(schemas.JobPage, "GET", "/v1/jobs", params=parameters)
 
     @stream
     def all_jobs(
@@ -85,7 +88,7 @@ class JobCalls:
     @call
     def cancel(self, job: JobId) -> Call[JobView]:
         """Stop a job; ApiError with code ``conflict`` where it ended otherwise."""
-        return Call(JobView, "POST", path("v1", "jobs", job, "cancel"), repeatable=True)
+        return Call(schemas.JobView, "POST", path("v1", "jobs", job, "cancel"), repeatable=True)
 
     @call
     def events(self, job: JobId, *, after: int = 0, limit: int = 200, wait: float = 0.0) -> Call[EventPage]:
@@ -94,7 +97,7 @@ class JobCalls:
         With ``wait``, the server waits that many seconds for something new.
         """
         parameters = {"after": after, "limit": limit, "wait": wait}
-        return Call(EventPage, "GET", path("v1", "jobs", job, "events"), params=parameters, timeout=wait + 30.0)
+        return Call(schemas.EventPage, "GET", path("v1", "jobs", job, "events"), params=parameters, timeout=wait + 30.0)
 
     @stream
     def all_events(self, job: JobId, *, after: int = 0) -> Stream[EventView]:

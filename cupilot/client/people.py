@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from cupilot import schemas
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE
 from cupilot.client.protocol import Call, Stream, all_items, path
 from cupilot.domain.people import Role
-from cupilot.schemas.people import (
-    CallerView,
-    InvitationAnswer,
-    InvitationRequest,
-    InvitationView,
-    JoinedView,
-    KeyList,
-    KeyRequest,
-    KeyView,
-    MemberList,
-    MemberRequest,
-    MemberView,
-    NewKeyView,
-    ServiceAccountRequest,
-    TeamChange,
-    TeamList,
-    TeamRequest,
-    TeamView,
-    UserChange,
-    UserPage,
-    UserRequest,
-    UserView,
-)
+
+if TYPE_CHECKING:
+    from cupilot.schemas.people import (
+        CallerView,
+        InvitationRequest,
+        InvitationView,
+        JoinedView,
+        KeyList,
+        KeyRequest,
+        KeyView,
+        MemberList,
+        MemberView,
+        NewKeyView,
+        TeamChange,
+        TeamList,
+        TeamRequest,
+        TeamView,
+        UserChange,
+        UserPage,
+        UserRequest,
+        UserView,
+    )
 
 
 class PeopleCalls:
@@ -37,12 +39,12 @@ class PeopleCalls:
     @call
     def me(self) -> Call[CallerView]:
         """Return the user, team and role behind the key."""
-        return Call(CallerView, "GET", "/v1/me")
+        return Call(schemas.CallerView, "GET", "/v1/me")
 
     @call
     def teams(self, *, cursor: str | None = None, limit: int | None = None) -> Call[TeamList]:
         """Return the key's team; all of them for a cluster admin, or a page of them by name."""
-        return Call(TeamList, "GET", "/v1/teams", params={"cursor": cursor, "limit": limit})
+        return Call(schemas.TeamList, "GET", "/v1/teams", params={"cursor": cursor, "limit": limit})
 
     @stream
     def all_teams(self) -> Stream[TeamView]:
@@ -54,23 +56,23 @@ class PeopleCalls:
     @call
     def team(self, team: str) -> Call[TeamView]:
         """Return a team by name."""
-        return Call(TeamView, "GET", path("v1", "teams", team))
+        return Call(schemas.TeamView, "GET", path("v1", "teams", team))
 
     @call
     def make_team(self, request: TeamRequest) -> Call[TeamView]:
         """Make a team; for cluster admins."""
-        return Call(TeamView, "POST", "/v1/teams", body=request)
+        return Call(schemas.TeamView, "POST", "/v1/teams", body=request)
 
     @call
     def change_team(self, team: str, change: TeamChange) -> Call[TeamView]:
         """Change weight or quota; for cluster admins."""
-        return Call(TeamView, "PATCH", path("v1", "teams", team), body=change, repeatable=True)
+        return Call(schemas.TeamView, "PATCH", path("v1", "teams", team), body=change, repeatable=True)
 
     @call
     def members(self, team: str, *, cursor: str | None = None, limit: int | None = None) -> Call[MemberList]:
         """Return the members of a team with their roles: all, or a page of them by name."""
         where = path("v1", "teams", team, "members")
-        return Call(MemberList, "GET", where, params={"cursor": cursor, "limit": limit})
+        return Call(schemas.MemberList, "GET", where, params={"cursor": cursor, "limit": limit})
 
     @stream
     def all_members(self, team: str) -> Stream[MemberView]:
@@ -83,19 +85,19 @@ class PeopleCalls:
     @call
     def put_member(self, team: str, user: str, role: Role | str) -> Call[MemberView]:
         """Change a member's role, for the team's admins; a cluster admin may also add a known user."""
-        body = MemberRequest(role=Role(role))
-        return Call(MemberView, "PUT", path("v1", "teams", team, "members", user), body=body)
+        body = schemas.MemberRequest(role=Role(role))
+        return Call(schemas.MemberView, "PUT", path("v1", "teams", team, "members", user), body=body)
 
     @call
     def invite(self, team: str, request: InvitationRequest | None = None) -> Call[InvitationView]:
         """Make an invitation to the team and return it with its secret; for the team's admins."""
         where = path("v1", "teams", team, "invitations")
-        return Call(InvitationView, "POST", where, body=request or InvitationRequest())
+        return Call(schemas.InvitationView, "POST", where, body=request or schemas.InvitationRequest())
 
     @call
     def accept_invitation(self, secret: str) -> Call[JoinedView]:
         """Join the team that an invitation is for."""
-        return Call(JoinedView, "POST", "/v1/invitations/accept", body=InvitationAnswer(secret=secret))
+        return Call(schemas.JoinedView, "POST", "/v1/invitations/accept", body=schemas.InvitationAnswer(secret=secret))
 
     @call
     def remove_member(self, team: str, user: str) -> Call[None]:
@@ -105,13 +107,13 @@ class PeopleCalls:
     @call
     def make_service_account(self, team: str, name: str, role: Role | str = Role.MEMBER) -> Call[MemberView]:
         """Make a service account: a user of this team only, for a program; for its admins."""
-        body = ServiceAccountRequest(name=name, role=Role(role))
-        return Call(MemberView, "POST", path("v1", "teams", team, "accounts"), body=body)
+        body = schemas.ServiceAccountRequest(name=name, role=Role(role))
+        return Call(schemas.MemberView, "POST", path("v1", "teams", team, "accounts"), body=body)
 
     @call
     def users(self, *, cursor: str | None = None, limit: int = 50) -> Call[UserPage]:
         """Return a page of users, by name; for cluster admins."""
-        return Call(UserPage, "GET", "/v1/users", params={"cursor": cursor, "limit": limit})
+        return Call(schemas.UserPage, "GET", "/v1/users", params={"cursor": cursor, "limit": limit})
 
     @stream
     def all_users(self) -> Stream[UserView]:
@@ -123,17 +125,17 @@ class PeopleCalls:
     @call
     def user(self, user: str) -> Call[UserView]:
         """Return a user by name; for cluster admins."""
-        return Call(UserView, "GET", path("v1", "users", user))
+        return Call(schemas.UserView, "GET", path("v1", "users", user))
 
     @call
     def make_user(self, request: UserRequest) -> Call[UserView]:
         """Make a person known; for cluster admins."""
-        return Call(UserView, "POST", "/v1/users", body=request)
+        return Call(schemas.UserView, "POST", "/v1/users", body=request)
 
     @call
     def change_user(self, user: str, change: UserChange) -> Call[UserView]:
         """Disable or enable a user, or make them a cluster admin; for cluster admins."""
-        return Call(UserView, "PATCH", path("v1", "users", user), body=change, repeatable=True)
+        return Call(schemas.UserView, "PATCH", path("v1", "users", user), body=change, repeatable=True)
 
     @call
     def keys(self, *, team: str | None = None, cursor: str | None = None, limit: int | None = None) -> Call[KeyList]:
@@ -141,7 +143,7 @@ class PeopleCalls:
 
         Another ``team``'s for a cluster admin.
         """
-        return Call(KeyList, "GET", "/v1/keys", params={"team": team, "cursor": cursor, "limit": limit})
+        return Call(schemas.KeyList, "GET", "/v1/keys", params={"team": team, "cursor": cursor, "limit": limit})
 
     @stream
     def all_keys(self, *, team: str | None = None) -> Stream[KeyView]:
@@ -154,9 +156,9 @@ class PeopleCalls:
     @call
     def make_key(self, request: KeyRequest) -> Call[NewKeyView]:
         """Make a key and return its secret, which is shown this once."""
-        return Call(NewKeyView, "POST", "/v1/keys", body=request)
+        return Call(schemas.NewKeyView, "POST", "/v1/keys", body=request)
 
     @call
     def revoke_key(self, key: str) -> Call[KeyView]:
         """Refuse a key from now on, by id or prefix."""
-        return Call(KeyView, "DELETE", path("v1", "keys", key))
+        return Call(schemas.KeyView, "DELETE", path("v1", "keys", key))

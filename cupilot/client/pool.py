@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from cupilot import schemas
 from cupilot.client.definitions import call, script, stream
 from cupilot.client.errors import refusal, unreachable
 from cupilot.client.jobs import LONGEST_PAGE, JobId
 from cupilot.client.protocol import Call, Emit, NextLine, Open, Script, Stream, all_items, path, perform
-from cupilot.domain.pool import PoolQuestion, Sharing
-from cupilot.domain.problem import Target
-from cupilot.schemas import (
-    BadLine,
-    PoolEntryView,
-    PoolImportResult,
-    PoolPage,
-    PoolSearchRequest,
-    PoolSearchResult,
-    PoolShareRequest,
-    PoolShareResult,
-    PoolStatistics,
-)
+
+if TYPE_CHECKING:
+    from cupilot.domain.pool import PoolQuestion, Sharing
+    from cupilot.domain.problem import Target
+    from cupilot.schemas import (
+        BadLine,
+        PoolEntryView,
+        PoolImportResult,
+        PoolPage,
+        PoolSearchResult,
+        PoolShareResult,
+        PoolStatistics,
+    )
 
 IMPORT_BYTES = 262_144
 """Of one request of an import: well below the service's limit for bodies."""
@@ -57,7 +58,7 @@ class PoolCalls:
             "cursor": cursor,
             "limit": limit,
         }
-        return Call(PoolPage, "GET", "/v1/pool/entries", params=parameters)
+        return Call(schemas.PoolPage, "GET", "/v1/pool/entries", params=parameters)
 
     @stream
     def all_pool_entries(self, *, shared: bool = False, job: JobId | None = None) -> Stream[PoolEntryView]:
@@ -70,15 +71,15 @@ class PoolCalls:
     @call
     def pool_entry(self, entry: uuid.UUID | str) -> Call[PoolEntryView]:
         """Return one pool entry."""
-        return Call(PoolEntryView, "GET", path("v1", "pool", "entries", entry))
+        return Call(schemas.PoolEntryView, "GET", path("v1", "pool", "entries", entry))
 
     @call
     def pool_search(
         self, question: PoolQuestion | None = None, *, job: uuid.UUID | None = None, limit: int = 8
     ) -> Call[PoolSearchResult]:
         """Return what the pool knows about a question, or about what a prepared job works on."""
-        body = PoolSearchRequest(**({"job": job} if job else {"question": question}), limit=limit)
-        return Call(PoolSearchResult, "POST", "/v1/pool/search", body=body, repeatable=True)
+        body = schemas.PoolSearchRequest(**({"job": job} if job else {"question": question}), limit=limit)
+        return Call(schemas.PoolSearchResult, "POST", "/v1/pool/search", body=body, repeatable=True)
 
     @call
     def pool_share(
@@ -86,7 +87,9 @@ class PoolCalls:
     ) -> Call[PoolShareResult]:
         """Share entries, or all of a job, with the cluster's other teams; ``private`` withdraws them."""
         what: dict[str, Any] = {"job": job} if job else {"entries": list(entries)}
-        return Call(PoolShareResult, "PUT", "/v1/pool/sharing", body=PoolShareRequest(sharing=sharing, **what))
+        return Call(
+            schemas.PoolShareResult, "PUT", "/v1/pool/sharing", body=schemas.PoolShareRequest(sharing=sharing, **what)
+        )
 
     @stream
     def pool_export(self, *, kernels: bool = True) -> Stream[str]:
@@ -111,12 +114,12 @@ class PoolCalls:
     @script
     def pool_import(self, lines: Iterable[str], *, source: str = "import") -> Script[PoolImportResult]:
         """Take in lines of an export, in several requests where there are many; repeating it adds nothing."""
-        total = PoolImportResult(lines=0, added=0, known=0, bad=[])
+        total = schemas.PoolImportResult(lines=0, added=0, known=0, bad=[])
         for first, body in _parts(lines):
             parameters = {"source": source, "first_line": first}
             headers = {"Content-Type": "application/x-ndjson"}
             sent = Call(
-                PoolImportResult,
+                schemas.PoolImportResult,
                 "POST",
                 "/v1/pool/import",
                 params=parameters,
@@ -131,7 +134,7 @@ class PoolCalls:
     @call
     def pool_stats(self) -> Call[PoolStatistics]:
         """Return what the pool holds, as far as the team may see."""
-        return Call(PoolStatistics, "GET", "/v1/pool/stats")
+        return Call(schemas.PoolStatistics, "GET", "/v1/pool/stats")
 
 
 def _parts(lines: Iterable[str]) -> Iterable[tuple[int, bytes]]:
@@ -151,6 +154,6 @@ def _parts(lines: Iterable[str]) -> Iterable[tuple[int, bytes]]:
 
 def _added(total: PoolImportResult, other: PoolImportResult) -> PoolImportResult:
     bad: list[BadLine] = [*total.bad, *other.bad]
-    return PoolImportResult(
+    return schemas.PoolImportResult(
         lines=total.lines + other.lines, added=total.added + other.added, known=total.known + other.known, bad=bad
     )

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import uuid
+from typing import TYPE_CHECKING
 
+from cupilot import schemas
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE, JobId
 from cupilot.client.protocol import Call, Stream, all_items, path
-from cupilot.schemas import (
-    CandidateComparison,
-    JobView,
-    Leaderboard,
-    LeaderboardEntry,
-    LeaderboardList,
-    LeaderboardSummary,
-    Measurement,
-    MeasurementList,
-)
+
+if TYPE_CHECKING:
+    from cupilot.schemas import (
+        CandidateComparison,
+        JobView,
+        Leaderboard,
+        LeaderboardEntry,
+        LeaderboardList,
+        LeaderboardSummary,
+        Measurement,
+        MeasurementList,
+    )
 
 
 class RankingCalls:
@@ -31,7 +35,7 @@ class RankingCalls:
         With kernels of your team, and those that others have opened; ``all_teams`` is for cluster admins.
         """
         parameters = {"all_teams": all_teams or None, "cursor": cursor, "limit": limit}
-        return Call(LeaderboardList, "GET", "/v1/leaderboards", params=parameters)
+        return Call(schemas.LeaderboardList, "GET", "/v1/leaderboards", params=parameters)
 
     @stream
     def all_leaderboards(self, *, all_teams: bool = False) -> Stream[LeaderboardSummary]:
@@ -53,7 +57,7 @@ class RankingCalls:
     ) -> Call[Leaderboard]:
         """Return proven kernels for a problem (by hash), the fastest first; ``device`` where there are several."""
         parameters = {"device": device, "all_teams": all_teams or None, "cursor": cursor, "limit": limit}
-        return Call(Leaderboard, "GET", path("v1", "leaderboards", problem), params=parameters)
+        return Call(schemas.Leaderboard, "GET", path("v1", "leaderboards", problem), params=parameters)
 
     @stream
     def ranked(self, problem: str, *, device: str | None = None, all_teams: bool = False) -> Stream[LeaderboardEntry]:
@@ -68,7 +72,9 @@ class RankingCalls:
     @call
     def compare(self, first: JobId, second: JobId) -> Call[CandidateComparison]:
         """Return two candidates for one problem: each a candidate's id, ``job:ordinal``, or a job's id for its best."""
-        return Call(CandidateComparison, "GET", "/v1/compare", params={"first": str(first), "second": str(second)})
+        return Call(
+            schemas.CandidateComparison, "GET", "/v1/compare", params={"first": str(first), "second": str(second)}
+        )
 
     @call
     def measurements(
@@ -78,7 +84,7 @@ class RankingCalls:
         first.
         """
         where = path("v1", "jobs", job, "candidates", candidate, "measurements")
-        return Call(MeasurementList, "GET", where, params={"cursor": cursor, "limit": limit})
+        return Call(schemas.MeasurementList, "GET", where, params={"cursor": cursor, "limit": limit})
 
     @stream
     def all_measurements(self, job: JobId, candidate: JobId | int) -> Stream[Measurement]:
@@ -96,4 +102,4 @@ class RankingCalls:
         """
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         where = path("v1", "jobs", job, "candidates", candidate, "remeasure")
-        return Call(JobView, "POST", where, headers=headers)
+        return Call(schemas.JobView, "POST", where, headers=headers)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from cupilot import schemas
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE, JobId
 from cupilot.client.protocol import Call, Stream, all_items, path
 from cupilot.domain.evaluation import Verdict
-from cupilot.schemas import CandidatePage, CandidateSummary, CandidateView, ExportList, Report
+
+if TYPE_CHECKING:
+    from cupilot.schemas import CandidatePage, CandidateSummary, CandidateView, ExportList, Report
 
 
 class ResultCalls:
@@ -31,7 +36,7 @@ class ResultCalls:
             "cursor": cursor,
             "limit": limit,
         }
-        return Call(CandidatePage, "GET", path("v1", "jobs", job, "candidates"), params=parameters)
+        return Call(schemas.CandidatePage, "GET", path("v1", "jobs", job, "candidates"), params=parameters)
 
     @stream
     def all_candidates(
@@ -55,12 +60,12 @@ class ResultCalls:
     @call
     def candidate(self, job: JobId, candidate: JobId | int) -> Call[CandidateView]:
         """Return everything about a candidate, by id or ordinal."""
-        return Call(CandidateView, "GET", path("v1", "jobs", job, "candidates", candidate))
+        return Call(schemas.CandidateView, "GET", path("v1", "jobs", job, "candidates", candidate))
 
     @call
     def best(self, job: JobId) -> Call[Report]:
         """Return the winner with its evidence; ApiError with code ``no_result`` while there is none."""
-        return Call(Report, "GET", path("v1", "jobs", job, "best"))
+        return Call(schemas.Report, "GET", path("v1", "jobs", job, "best"))
 
     @call
     def download(self, job: JobId) -> Call[bytes]:
@@ -70,7 +75,7 @@ class ResultCalls:
     @call
     def exports(self, job: JobId, candidate: JobId | int | None = None) -> Call[ExportList]:
         """Return the forms in which the winner, or another candidate that counts, can be taken along."""
-        return Call(ExportList, "GET", _exports(job, candidate))
+        return Call(schemas.ExportList, "GET", _exports(job, candidate))
 
     @call
     def export(self, job: JobId, form: str, candidate: JobId | int | None = None) -> Call[bytes]:

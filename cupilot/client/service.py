@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 
+from cupilot import schemas
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE
 from cupilot.client.protocol import Call, Stream, all_items, path
-from cupilot.schemas import (
-    AuditEntryView,
-    AuditPage,
-    ClusterView,
-    ProblemPage,
-    ProblemSummary,
-    ProblemView,
-    VersionView,
-)
+
+if TYPE_CHECKING:
+    from cupilot.schemas import (
+        AuditEntryView,
+        AuditPage,
+        ClusterView,
+        ProblemPage,
+        ProblemSummary,
+        ProblemView,
+        VersionView,
+    )
 
 
 class ServiceCalls:
@@ -24,7 +28,7 @@ class ServiceCalls:
     @call
     def problems(self, *, cursor: str | None = None, limit: int = 50) -> Call[ProblemPage]:
         """Return a page of problems; all built-in ones are on the first."""
-        return Call(ProblemPage, "GET", "/v1/problems", params={"cursor": cursor, "limit": limit})
+        return Call(schemas.ProblemPage, "GET", "/v1/problems", params={"cursor": cursor, "limit": limit})
 
     @stream
     def all_problems(self) -> Stream[ProblemSummary]:
@@ -37,7 +41,7 @@ class ServiceCalls:
     @call
     def problem(self, problem: str) -> Call[ProblemView]:
         """Return a problem with its source."""
-        return Call(ProblemView, "GET", path("v1", "problems", problem))
+        return Call(schemas.ProblemView, "GET", path("v1", "problems", problem))
 
     @call
     def audit(
@@ -72,7 +76,7 @@ class ServiceCalls:
             "cursor": cursor,
             "limit": limit,
         }
-        return Call(AuditPage, "GET", "/v1/audit", params=parameters)
+        return Call(schemas.AuditPage, "GET", "/v1/audit", params=parameters)
 
     @stream
     def all_audit(
@@ -110,9 +114,9 @@ class ServiceCalls:
     @call
     def cluster(self) -> Call[ClusterView]:
         """Return workers, devices, queues."""
-        return Call(ClusterView, "GET", "/v1/cluster")
+        return Call(schemas.ClusterView, "GET", "/v1/cluster")
 
     @call
     def version(self) -> Call[VersionView]:
         """Return the version of the service; needs no key."""
-        return Call(VersionView, "GET", "/v1/version")
+        return Call(schemas.VersionView, "GET", "/v1/version")

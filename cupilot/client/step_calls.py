@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from typing import TYPE_CHECKING
 
+from cupilot import schemas
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE, JobId
 from cupilot.client.protocol import Call, Stream, all_items, path
-from cupilot.schemas.steps import StepPage, StepView
+
+if TYPE_CHECKING:
+    from cupilot.schemas.steps import StepPage, StepView
 
 
 class StepCalls:
@@ -26,7 +30,7 @@ class StepCalls:
     ) -> Call[StepPage]:
         """Return a page of what was done for a job, oldest first; ``key`` names one step, e.g. ``c3/evaluate/0``."""
         parameters = {"state": state, "key": key, "candidate": candidate, "cursor": cursor, "limit": limit}
-        return Call(StepPage, "GET", path("v1", "jobs", job, "steps"), params=parameters)
+        return Call(schemas.StepPage, "GET", path("v1", "jobs", job, "steps"), params=parameters)
 
     @stream
     def all_steps(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from cupilot import schemas
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE
 from cupilot.client.protocol import Call, Stream, all_items
 from cupilot.domain.problem import Target
 from cupilot.domain.standing import Standing
-from cupilot.schemas import TechniquePage, TechniqueView
+
+if TYPE_CHECKING:
+    from cupilot.schemas import TechniquePage, TechniqueView
 
 
 class TechniqueCalls:
@@ -25,7 +30,7 @@ class TechniqueCalls:
     ) -> Call[TechniquePage]:
         """Return a page of techniques on targets by id, with what the team's kernels with them came to."""
         parameters = {"kind": kind, "target": target, "technique": technique, "cursor": cursor, "limit": limit}
-        return Call(TechniquePage, "GET", "/v1/techniques", params=parameters)
+        return Call(schemas.TechniquePage, "GET", "/v1/techniques", params=parameters)
 
     @stream
     def all_techniques(

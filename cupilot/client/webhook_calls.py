@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from cupilot import schemas
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE
 from cupilot.client.protocol import Call, Stream, all_items, path
-from cupilot.schemas import (
-    DeliveryDetail,
-    DeliveryPage,
-    DeliveryView,
-    WebhookChange,
-    WebhookPage,
-    WebhookRequest,
-    WebhookView,
-    WebhookWithSecret,
-)
+
+if TYPE_CHECKING:
+    from cupilot.schemas import (
+        DeliveryDetail,
+        DeliveryPage,
+        DeliveryView,
+        WebhookChange,
+        WebhookPage,
+        WebhookView,
+        WebhookWithSecret,
+    )
 
 Id = uuid.UUID | str
 
@@ -31,12 +34,14 @@ class WebhookCalls:
     ) -> Call[WebhookWithSecret]:
         """Create a webhook that sends events to a URL; the answer holds the secret, which is not shown again."""
         fields = {"url": url, "description": description} | ({} if events is None else {"events": list(events)})
-        return Call(WebhookWithSecret, "POST", "/v1/webhooks", body=WebhookRequest.model_validate(fields))
+        return Call(
+            schemas.WebhookWithSecret, "POST", "/v1/webhooks", body=schemas.WebhookRequest.model_validate(fields)
+        )
 
     @call
     def webhooks(self, *, cursor: str | None = None, limit: int = 50) -> Call[WebhookPage]:
         """Return a page of the team's webhooks, newest first."""
-        return Call(WebhookPage, "GET", "/v1/webhooks", params={"cursor": cursor, "limit": limit})
+        return Call(schemas.WebhookPage, "GET", "/v1/webhooks", params={"cursor": cursor, "limit": limit})
 
     @stream
     def all_webhooks(self) -> Stream[WebhookView]:
@@ -49,12 +54,12 @@ class WebhookCalls:
     @call
     def webhook(self, webhook: Id) -> Call[WebhookView]:
         """Return one webhook."""
-        return Call(WebhookView, "GET", path("v1", "webhooks", webhook))
+        return Call(schemas.WebhookView, "GET", path("v1", "webhooks", webhook))
 
     @call
     def change_webhook(self, webhook: Id, change: WebhookChange) -> Call[WebhookView]:
         """Change its URL, filter or description; disable or enable it."""
-        return Call(WebhookView, "PATCH", path("v1", "webhooks", webhook), body=change, repeatable=True)
+        return Call(schemas.WebhookView, "PATCH", path("v1", "webhooks", webhook), body=change, repeatable=True)
 
     @call
     def delete_webhook(self, webhook: Id) -> Call[None]:
@@ -64,12 +69,12 @@ class WebhookCalls:
     @call
     def rotate_webhook_secret(self, webhook: Id) -> Call[WebhookWithSecret]:
         """Sign with a new secret; for 24 hours also with the one before."""
-        return Call(WebhookWithSecret, "POST", path("v1", "webhooks", webhook, "secret"))
+        return Call(schemas.WebhookWithSecret, "POST", path("v1", "webhooks", webhook, "secret"))
 
     @call
     def ping_webhook(self, webhook: Id) -> Call[DeliveryDetail]:
         """Send a test message."""
-        return Call(DeliveryDetail, "POST", path("v1", "webhooks", webhook, "ping"))
+        return Call(schemas.DeliveryDetail, "POST", path("v1", "webhooks", webhook, "ping"))
 
     @call
     def deliveries(
@@ -80,7 +85,7 @@ class WebhookCalls:
         ``state`` is ``pending``, ``delivered`` or ``failed``.
         """
         parameters = {"state": state, "cursor": cursor, "limit": limit}
-        return Call(DeliveryPage, "GET", path("v1", "webhooks", webhook, "deliveries"), params=parameters)
+        return Call(schemas.DeliveryPage, "GET", path("v1", "webhooks", webhook, "deliveries"), params=parameters)
 
     @stream
     def all_deliveries(self, webhook: Id, *, state: str | None = None) -> Stream[DeliveryView]:
@@ -93,9 +98,11 @@ class WebhookCalls:
     @call
     def delivery(self, webhook: Id, delivery: Id) -> Call[DeliveryDetail]:
         """Return a message with every attempt."""
-        return Call(DeliveryDetail, "GET", path("v1", "webhooks", webhook, "deliveries", delivery))
+        return Call(schemas.DeliveryDetail, "GET", path("v1", "webhooks", webhook, "deliveries", delivery))
 
     @call
     def redeliver(self, webhook: Id, delivery: Id) -> Call[DeliveryDetail]:
         """Send a message again, with its old id."""
-        return Call(DeliveryDetail, "POST", path("v1", "webhooks", webhook, "deliveries", delivery, "redeliver"))
+        return Call(
+            schemas.DeliveryDetail, "POST", path("v1", "webhooks", webhook, "deliveries", delivery, "redeliver")
+        )

@@ -92,7 +92,7 @@ class Value(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
+        use_attribute_docstrings=not BUILD_LATER,
         ser_json_inf_nan="strings",
         defer_build=BUILD_LATER,
     )

@@ -5,6 +5,8 @@ Words only what was measured; a kernel that is slower than PyTorch is called slo
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cupilot.domain.attribution import Credit, CreditOutcome
 from cupilot.domain.evaluation import Baseline, Comparison, Evaluation, Interval, Verdict
 from cupilot.domain.imported import KernelKind, file_name
@@ -13,7 +15,9 @@ from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.domain.roofline import NEAR_FLOOR, Placement
 from cupilot.domain.states import JobState
 from cupilot.domain.strategy import Strategy
-from cupilot.schemas import CandidateView, JobView, KernelView, Report, Spending
+
+if TYPE_CHECKING:
+    from cupilot.schemas import CandidateView, JobView, KernelView, Report, Spending
 
 BASELINE_NAMES = {
     Baseline.EAGER: "PyTorch eager",

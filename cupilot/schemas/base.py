@@ -18,13 +18,15 @@ def open_enum(values: type[StrEnum]) -> WithJsonSchema:
 class Request(BaseModel):
     """Base of all requests: unknown fields are refused."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, defer_build=BUILD_LATER)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=not BUILD_LATER, defer_build=BUILD_LATER)
 
 
 class Response(BaseModel):
     """Base of all answers."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True, ser_json_inf_nan="strings", defer_build=BUILD_LATER)
+    model_config = ConfigDict(
+        use_attribute_docstrings=not BUILD_LATER, ser_json_inf_nan="strings", defer_build=BUILD_LATER
+    )
 
 
 class FieldProblem(Response):

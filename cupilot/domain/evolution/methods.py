@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Annotated, Any, Protocol, get_args
 
-from pydantic import BeforeValidator, Field, TypeAdapter
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from cupilot.domain.evolution.ai_cuda_engineer import AiCudaEngineer, AiCudaEngineerConfig
 from cupilot.domain.evolution.evoengineer import (
@@ -23,6 +23,7 @@ from cupilot.domain.evolution.evoengineer import (
 from cupilot.domain.evolution.pipeline import Pipeline
 from cupilot.domain.evolution.population import Member, Operator, Proposal, StopReason
 from cupilot.domain.evolution.sce import Sce, SceConfig
+from cupilot.domain.value import BUILD_LATER
 
 DEFAULT = "sce"
 
@@ -63,7 +64,7 @@ _Config = Annotated[
 MethodConfig = Annotated[_Config, BeforeValidator(_named)]
 """The parameters of a method, told apart by ``name``; ``sce`` where there is none."""
 
-CONFIGS: dict[str, type[Any]] = {kind().name: kind for kind in get_args(get_args(_Config)[0])}
+CONFIGS: dict[str, type[Any]] = {kind.model_fields["name"].default: kind for kind in get_args(get_args(_Config)[0])}
 """The parameters' class of each method, by the method's name."""
 
 NEEDS_MODEL = frozenset(set(CONFIGS) - {DEFAULT})
@@ -76,7 +77,7 @@ _METHODS: dict[type[Any], Callable[[Any], Method]] = {
     EvoEngineerFullConfig: EvoEngineerFull,
     AiCudaEngineerConfig: AiCudaEngineer,
 }
-_ADAPTER: TypeAdapter[_Config] = TypeAdapter(MethodConfig)
+_ADAPTER: TypeAdapter[_Config] = TypeAdapter(MethodConfig, config=ConfigDict(defer_build=BUILD_LATER))
 
 
 def method_for(config: MethodConfig) -> Method:

@@ -13,19 +13,19 @@ from itertools import product
 from math import floor
 from typing import Annotated, Any
 
-from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.evolution.methods import MethodConfig
 from cupilot.domain.job import AgentKind, Budgets, Priority
 from cupilot.domain.problem import Target
-from cupilot.domain.value import Value
+from cupilot.domain.value import BUILD_LATER, Value
 
 MAX_ARMS = 24
 MAX_JOBS = 500
 """Of one experiment: they are made in one transaction."""
 
-METHODS: TypeAdapter[Any] = TypeAdapter(MethodConfig)
+METHODS: TypeAdapter[Any] = TypeAdapter(MethodConfig, config=ConfigDict(defer_build=BUILD_LATER))
 """Whatever configuration a job's method can have."""
 
 

@@ -101,6 +101,17 @@ class Database:
         )
 
     @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """Yield a session for a few queries, each of which is a transaction of its own.
+
+        That saves the statements that begin and end one, a third of what a short look costs. Raises as
+        :meth:`transaction` does.
+        """
+        with self.transaction() as session:
+            session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+            yield session
+
+    @contextmanager
     def transaction(self) -> Iterator[Session]:
         """Yield a session whose transaction commits at the end and rolls back on any exception.
 

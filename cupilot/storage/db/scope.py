@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any, TypeVar
 
-from sqlalchemy import Select
+from sqlalchemy import BindParameter, Select
 
 from cupilot.storage.db.tables.experiments import Experiment
 from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, ProblemRow
@@ -16,7 +16,7 @@ from cupilot.storage.db.tables.webhooks import WebhookEndpoint
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
 
 
-def scoped(select: Query, team_id: uuid.UUID) -> Query:
+def scoped(select: Query, team_id: uuid.UUID | BindParameter[uuid.UUID]) -> Query:
     """Restrict a query to what belongs to the team.
 
     The query must select from a table with a ``team_id`` (jobs, problems, pool entries) or from one below jobs that

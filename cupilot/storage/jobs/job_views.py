@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from datetime import datetime
+from functools import cache
+from typing import Any, Literal
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Text, cast, func, or_, select, text, true, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    DateTime,
+    Select,
+    Text,
+    Uuid,
+    bindparam,
+    cast,
+    func,
+    or_,
+    select,
+    text,
+    true,
+    tuple_,
+)
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session, defer
 
+from cupilot.domain.caveats import problem_warnings
 from cupilot.domain.errors import NotFound
 from cupilot.domain.evaluation import Baseline, Interval
 from cupilot.domain.job import Priority
@@ -34,7 +52,6 @@ from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Event, Generation, Job, ProblemRow, StrategyRow
 from cupilot.storage.jobs.call_views import spending
 from cupilot.storage.jobs.jobs import get_job
-from cupilot.storage.jobs.progress import warnings_of
 from cupilot.storage.jobs.wall_time import wall_seconds
 
 Order = Literal["newest", "oldest"]
@@ -43,14 +60,36 @@ LISTED = (defer(ProblemRow.source), defer(Job.budgets), defer(Job.learning), def
 """Options of a query for :func:`job_summary`: columns that it does not show."""
 _PRIORITIES = (Priority.LOW, Priority.NORMAL, Priority.HIGH)
 
+_STATES = {f"job.{state.value}": state.value for state in JobState}
+_HISTORY = (
+    select(
+        func.json_agg(
+            aggregate_order_by(
+                func.json_build_array(Event.kind, Event.created_at, Event.data["reason"].astext), Event.id.asc()
+            )
+        )
+    )
+    .where(Event.job_id == Job.id, Event.kind.like(text("'job.%'")))
+    .correlate(Job)
+    .scalar_subquery()
+)
+"""Events of a job's transitions, which have an index of their own: in the query of the job, which is polled."""
+
+
+@cache
+def _job_query() -> Select[Any]:
+    """Return the query of a job, made once: making it takes as long as its answer."""
+    query = scoped(select(Job, ProblemRow, _HISTORY), bindparam("team", type_=Uuid()))
+    query = query.join(ProblemRow, ProblemRow.id == Job.problem_id).options(defer(ProblemRow.source))
+    return query.where(Job.id == bindparam("job", type_=Uuid()))
+
 
 def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
     """Return everything about a job's progress; NotFound for another team's."""
-    query = scoped(select(Job, ProblemRow), team).join(ProblemRow, ProblemRow.id == Job.problem_id)
-    row = session.execute(query.where(Job.id == job_id).options(defer(ProblemRow.source))).one_or_none()
+    row = session.execute(_job_query(), {"team": team, "job": job_id}).one_or_none()
     if row is None:
         raise NotFound(f"no job {job_id}")
-    job, problem = row
+    job, problem, history = row
     # A job is polled most while nothing has come of it yet: what it cannot have is not asked for.
     waits = job.state is JobState.QUEUED
     verdicts, states = _counts(session, job.id) if job.candidates else ({}, {})
@@ -83,7 +122,7 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
         spending=[] if waits else spending(session, job.id),
         preparation=None if waits else _preparation(session, job),
         author=job.author,
-        history=_history(session, job),
+        history=_history(history),
         created_at=job.created_at,
         started_at=job.started_at,
         finished_at=job.finished_at,
@@ -226,38 +265,38 @@ def _counts(session: Session, job: UUID) -> tuple[dict[str, int], dict[str, int]
     return verdicts, states
 
 
-def _history(session: Session, job: Job) -> list[StateEntry]:
-    """Return a job's states from the events of its transitions, which have an index of their own."""
-    states = {f"job.{state.value}": state for state in JobState}
-    query = select(Event.kind, Event.created_at, Event.data["reason"].astext).where(
-        Event.job_id == job.id, Event.kind.like(text("'job.%'"))
-    )
-    rows = session.execute(query.order_by(Event.id))
-    return [StateEntry(state=states[kind].value, at=at, reason=reason) for kind, at, reason in rows if kind in states]
+def _history(transitions: Sequence[Sequence[Any]] | None) -> list[StateEntry]:
+    """Return a job's states from what :data:`_HISTORY` has found."""
+    return [
+        StateEntry(state=_STATES[kind], at=datetime.fromisoformat(at), reason=reason)
+        for kind, at, reason in transitions or ()
+        if kind in _STATES
+    ]
 
 
 def _queue_position(session: Session, job: Job) -> int | None:
     """Return an estimate: by fair share a later job of another team may begin first."""
     if job.state is not JobState.QUEUED:
         return None
-    earlier = tuple_(Job.created_at, Job.id) < (job.created_at, job.id)
-    return queued_before(session, job.target, job.priority, earlier)
+    values = {"target": job.target, "created_at": job.created_at, "job": job.id}
+    return session.execute(_queued_before(job.priority, is_queued=True), values).scalar_one()
 
 
-def queued_before(
-    session: Session, target: Target, priority: Priority, earlier: ColumnElement[bool] | None = None
-) -> int:
-    """Return how many queued jobs come before one of this priority.
+def queued_before(session: Session, target: Target, priority: Priority) -> int:
+    """Return how many queued jobs would come before one of this priority that is yet to be made."""
+    return session.execute(_queued_before(priority, is_queued=False), {"target": target}).scalar_one()
 
-    Those are all of a higher one, and of its own those that are ``earlier``: all of them for a job yet to be made.
-    """
+
+@cache
+def _queued_before(priority: Priority, *, is_queued: bool) -> Select[int]:
+    """Return the query of the jobs before one: all of a higher priority, and those of its own that are earlier."""
     above = _PRIORITIES[_PRIORITIES.index(priority) + 1 :]
-    before = or_(Job.priority.in_(above), (Job.priority == priority) & (true() if earlier is None else earlier))
-    return session.execute(
-        select(func.count()).where(
-            Job.state == JobState.QUEUED, Job.finished_at.is_(None), Job.target == target, before
-        )
-    ).scalar_one()
+    mine = tuple_(bindparam("created_at", type_=DateTime(timezone=True)), bindparam("job", type_=Uuid()))
+    earlier = tuple_(Job.created_at, Job.id) < mine if is_queued else true()
+    before = or_(Job.priority.in_(above), (Job.priority == priority) & earlier)
+    return select(func.count()).where(
+        Job.state == JobState.QUEUED, Job.finished_at.is_(None), Job.target == bindparam("target"), before
+    )
 
 
 def job_summary(job: Job, problem: ProblemRow, best: Candidate | None) -> JobSummary:
@@ -297,11 +336,13 @@ def _preparation(session: Session, job: Job) -> PreparationSummary | None:
         part(Job.preparation["baseline_us"], Interval),
         Job.preparation["environment"]["device"]["name"].astext,
         part(Job.preparation["notes"], tuple[str, ...]),
+        part(Job.preparation["laws"], tuple[str, ...]),
+        func.coalesce(Job.preparation["host_bound"].astext, "false"),
     ).where(Job.id == job.id, Job.preparation.is_not(None))
     row = session.execute(query).one_or_none()
     if row is None:
         return None
-    op_class, placement, baseline_us, device, notes = row
+    op_class, placement, baseline_us, device, notes, laws, host_bound = row
     return PreparationSummary(
         op_class=op_class,
         zone=placement.zone,
@@ -311,7 +352,7 @@ def _preparation(session: Session, job: Job) -> PreparationSummary | None:
         baseline_us=baseline_us,
         device=device,
         notes=notes,
-        warnings=warnings_of(session, job.id),
+        warnings=list(problem_warnings(laws, host_bound=host_bound == "true")),
     )
 
 

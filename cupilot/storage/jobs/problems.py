@@ -39,8 +39,8 @@ def ensure_problem(session: Session, team_id: uuid.UUID, problem: Problem) -> Pr
     query = scoped(select(ProblemRow), team_id).where(ProblemRow.hash == values["hash"])
     row = session.scalars(query).one_or_none()
     if row is None:
-        session.execute(insert(ProblemRow).values(values).on_conflict_do_nothing())
-        row = session.scalars(query).one()
+        made = insert(ProblemRow).values(values).on_conflict_do_nothing().returning(ProblemRow)
+        row = session.scalars(made).one_or_none() or session.scalars(query).one()
     return row
 
 

@@ -7,8 +7,9 @@ import hmac
 import secrets
 import uuid
 from datetime import timedelta
+from typing import Any
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -19,6 +20,33 @@ from cupilot.storage.db.tables.people import ApiKey, Membership, Team, User
 KEY_MARK = "cpk"
 USE_RESOLUTION = timedelta(minutes=1)
 """Shortest interval between writes of ``last_used_at``: a key in use would otherwise cost a write a request."""
+
+_STALE = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < func.now() - USE_RESOLUTION)
+_KEY = (
+    select(
+        ApiKey.id.label("key_id"),
+        ApiKey.hash,
+        ApiKey.scope,
+        Team.id.label("team_id"),
+        Team.name.label("team"),
+        User.id.label("user_id"),
+        User.name.label("user"),
+        User.cluster_admin,
+        Membership.role,
+        _STALE.label("stale"),
+    )
+    .select_from(ApiKey)
+    .join(User, User.id == ApiKey.user_id)
+    .join(Team, Team.id == ApiKey.team_id)
+    .outerjoin(Membership, (Membership.team_id == Team.id) & (Membership.user_id == User.id))
+    .where(
+        ApiKey.prefix == bindparam("prefix"),
+        ApiKey.revoked_at.is_(None),
+        or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()),
+        User.disabled_at.is_(None),
+    )
+)
+"""A key with its caller. Made once, since every request asks it and making it takes as long as its answer."""
 
 
 def ensure_team(session: Session, name: str) -> Team:
@@ -91,7 +119,7 @@ def adopt_api_key(session: Session, team: Team, name: str, secret: str, *, user:
 def authenticate(session: Session, secret: str) -> ApiKey | None:
     """Return the key that this secret is, unless it is unknown, revoked or expired, or its user is disabled."""
     row = _valid(session, secret)
-    return None if row is None else row[0]
+    return None if row is None else session.get_one(ApiKey, row.key_id)
 
 
 def identify(session: Session, secret: str) -> Caller | None:
@@ -99,55 +127,37 @@ def identify(session: Session, secret: str) -> Caller | None:
     row = _valid(session, secret)
     if row is None:
         return None
-    key, team, user, role = row
-    if user.cluster_admin:
-        role = Role.ADMIN
+    role = Role.ADMIN if row.cluster_admin else row.role
     if role is None:
         return None
     return Caller(
-        key_id=key.id,
-        team_id=team.id,
-        user_id=user.id,
-        user=user.name,
-        team=team.name,
+        key_id=row.key_id,
+        team_id=row.team_id,
+        user_id=row.user_id,
+        user=row.user,
+        team=row.team,
         role=role,
-        scope=key.scope,
-        cluster_admin=user.cluster_admin,
+        scope=row.scope,
+        cluster_admin=row.cluster_admin,
     )
 
 
-def _valid(session: Session, secret: str) -> tuple[ApiKey, Team, User, Role | None] | None:
-    """Return a valid key with its team, its user and the user's role there, in one query: every request asks it."""
+def _valid(session: Session, secret: str) -> Any:
+    """Return what identifies a valid key's caller, and the user's role, in one query: every request asks it."""
     prefix = prefix_of(secret)
     if prefix is None:
         return None
-    stale = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < func.now() - USE_RESOLUTION)
-    in_team = (Membership.team_id == Team.id) & (Membership.user_id == User.id)
-    query = (
-        select(ApiKey, Team, User, Membership.role, stale)
-        .select_from(ApiKey)
-        .join(User, User.id == ApiKey.user_id)
-        .join(Team, Team.id == ApiKey.team_id)
-        .outerjoin(Membership, in_team)
-        .where(
-            ApiKey.prefix == prefix,
-            ApiKey.revoked_at.is_(None),
-            or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()),
-            User.disabled_at.is_(None),
-        )
-    )
-    row = session.execute(query).one_or_none()
-    if row is None or not hmac.compare_digest(row[0].hash, _hash(secret)):
+    row = session.execute(_KEY, {"prefix": prefix}).one_or_none()
+    if row is None or not hmac.compare_digest(row.hash, _hash(secret)):
         return None
-    key, team, user, role, is_stale = row
-    if is_stale:
+    if row.stale:
         session.execute(
             update(ApiKey)
-            .where(ApiKey.id == key.id, stale)
+            .where(ApiKey.id == row.key_id, _STALE)
             .values(last_used_at=func.now())
             .execution_options(synchronize_session=False)
         )
-    return key, team, user, role
+    return row
 
 
 def prefix_of(secret: str) -> str | None:

@@ -161,6 +161,11 @@ def _cases() -> list[Case]:
     for point in MESSAGES:
         sent = point is Point.MESSAGE_SENT
         found.append(Case(f"webhooks: {point}", partial(_kill, "webhooks", point, Act.CHILD), sent, "webhooks"))
+    found += [  # first of those that hurt everybody, so that a short run has them
+        Case("work folder full", _disk_full),
+        Case("agent without descriptors", partial(_kill, "agent", Point.DURING_WORK, Act.STARVE)),
+        Case("gpu without descriptors", partial(_kill, "gpu", Point.DURING_WORK, Act.STARVE)),
+    ]
     for role, point in (("gpu", Point.DURING_WORK), ("gpu", Point.BEFORE_STORE), ("agent", Point.BEFORE_STORE)):
         found.append(Case(f"{role} paused beyond its lease: {point}", partial(_pause, role, point), role == "gpu"))
     found += [
@@ -177,9 +182,6 @@ def _cases() -> list[Case]:
         Case("workers' clock forward", partial(_clock, "workers", CLOCK_STEP_SECONDS)),
         Case("workers' clock back", partial(_clock, "workers", -CLOCK_STEP_SECONDS)),
         Case("database clock back, worker dead", _clock_and_kill, quick=True),
-        Case("agent without descriptors", partial(_kill, "agent", Point.DURING_WORK, Act.STARVE)),
-        Case("gpu without descriptors", partial(_kill, "gpu", Point.DURING_WORK, Act.STARVE)),
-        Case("work folder full", _disk_full),
     ]
     return found
 
