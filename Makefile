@@ -35,7 +35,7 @@ doctor: $(INSTALLED) ## say what this machine has and lacks
 # In a fixed order, so that a run can be repeated. Plain pytest shuffles, to show what leans on what. Two at a time,
 # since tests wait for processes half of their time; each has servers of its own, and a file's tests stay together for
 # what they share. TESTS_AT_ONCE=0: one after the other, in this process.
-TESTS_AT_ONCE := 2
+TESTS_AT_ONCE := 4
 PYTEST := $(PYTHON) -m pytest -q -rfE -p no:randomly -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
 test: $(INSTALLED) build/helm/DIGEST ## all tests that need no GPU
 	@$(PYTEST) -m "not gpu"

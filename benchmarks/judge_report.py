@@ -23,7 +23,7 @@ NAMES = {
     "throughput": "judge_throughput", "builds": "judge_throughput", "self": "judge_self", "ncu": "judge_against_ncu",
     "cards": "judge_cards", "cards_four": "judge_cards", "sweep": "judge_throughput", "open": "judge_open",
 }  # fmt: skip
-"""What is reported, and the script that takes it; the record is ``h200_<what>.json``; that of builds is taken with
+"""Reports, with the script that takes each; the record is ``h200_<what>.json``; that of builds is taken with
 ``--no-ahead``, that of the sweep with ``--sweep 12``."""
 
 HEAD = "## Numbers\n"

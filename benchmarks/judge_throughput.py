@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class _Throughput:
-    """What was measured so far."""
+    """Measurements so far."""
 
     def __init__(self, options: argparse.Namespace, record: Record) -> None:
         self._options = options

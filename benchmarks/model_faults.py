@@ -65,9 +65,9 @@ class Line:
     end: str
     kills: dict[str, int]
     requests: int
-    """What the server was asked."""
+    """Requests that the server received."""
     server_usd: float
-    """What it charges."""
+    """Sum of the server's charges."""
     charged_usd: float
     reserved_usd: float
     """Worst cost of calls of which nobody knows whether they were paid."""

@@ -12,7 +12,7 @@ import sys
 import time
 
 PARTS = ("interpreter", "imports", "driver", "context", "objects", "first work", "shared memory")
-"""What is timed, in order: until the first line of this program, then each of its steps."""
+"""Timed steps, in order: the start until the first line of this program, then each of its steps."""
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ EXAMPLES = {
     "strategies": ("layer_norm_rows", "SCE Manager: initial strategies"),
     "alignment_cpu": ("conv2d_square_cpu", "Strategy Translator: alignment"),
 }
-"""What ``docs/prompts`` shows: a page, and the request on it."""
+"""Pages of ``docs/prompts``, each with the request on it."""
 
 
 class Asked(Exception):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine
-from cupilot.code_version import commit_of
+from cupilot.code_version import commit_of, stated_commit
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
@@ -38,7 +38,13 @@ def now() -> str:
 
 
 def commit() -> str:
-    """Return the commit of the working tree, with ``-dirty`` where it has changes; ``unknown`` without one."""
+    """Return the commit that the file ``COMMIT`` names, else that of the working tree.
+
+    ``-dirty`` is added where the tree has changes; ``unknown`` where there is neither.
+    """
+    stated = stated_commit(ROOT)
+    if stated is not None:
+        return stated
     checked_out = commit_of(ROOT)
     if checked_out is None:
         return "unknown"

@@ -42,7 +42,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What another problem's best strategy comes to on a hidden one."""
+    """Outcome of another problem's best strategy on a hidden one."""
 
     problem: str
     other: str

@@ -34,7 +34,7 @@ from workers.steps import run_step
 from workers.tools import Tools
 
 SECONDS = {"prepare": (10.0, 30.0), "evaluate": (15.0, 45.0), "confirm": (40.0, 80.0)}
-"""How long real work takes on a card: uniformly between these."""
+"""Duration of real work on a card: uniformly between these."""
 QUEUES = {"gpu": "gpu.cpu", "agent": AGENTS_QUEUE}
 CONNECTIONS = 12
 

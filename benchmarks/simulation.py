@@ -71,7 +71,7 @@ class Sample:
     card_steps: int
     """Steps that a GPU worker finished so far."""
     card_seconds: float
-    """How long GPU workers held them."""
+    """Time for which GPU workers held them."""
     connections: int
     transactions: int
     reaped: int

@@ -10,15 +10,21 @@ from cupilot import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 """The checkout, or the part of it in an image; of an installed package the folder that holds it."""
-IMAGE_FILE = "COMMIT"
-"""File that ``deploy/Dockerfile`` writes beside the code: an image holds no ``.git``."""
+COMMIT_FILE = "COMMIT"
+"""File beside the code that names its commit; ``deploy/Dockerfile`` writes it, since an image holds no ``.git``. It
+counts before ``.git``, which names another commit where the files were copied over a checkout."""
 _HASH = re.compile(r"[0-9a-f]{40,64}")
 
 
 @cache
 def code_version() -> str:
-    """Return the commit of a checkout or of an image; the package's version where neither is known."""
-    return commit_of(ROOT) or _image_commit(ROOT) or __version__
+    """Return the commit of the code; the package's version where it is not known."""
+    return stated_commit(ROOT) or commit_of(ROOT) or __version__
+
+
+def stated_commit(folder: Path) -> str | None:
+    """Return the commit that the folder's file ``COMMIT`` names; None where there is none."""
+    return _commit(_text(folder / COMMIT_FILE))
 
 
 def commit_of(checkout: Path) -> str | None:
@@ -41,10 +47,6 @@ def _packed(git: Path, ref: str) -> str | None:
         if name == ref:
             return _commit(commit)
     return None
-
-
-def _image_commit(folder: Path) -> str | None:
-    return _commit(_text(folder / IMAGE_FILE))
 
 
 def _commit(text: str) -> str | None:

@@ -81,7 +81,14 @@ def judge_ending(finished: Finished, stage: str) -> Failure:
     """Return why a judge ended: it runs no code of users, so the machine is at fault."""
     what = "did not start" if stage == "starting" else f"ended while {stage}"
     details: dict[str, JsonValue] = {"stderr": finished.stderr[-2000:], "exit_code": finished.code}
-    return Failure(kind=FailureKind.INFRASTRUCTURE, message=f"the judge process {what}", details=details)
+    message = f"the judge process {what}{_last_line(finished)}"
+    return Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details=details)
+
+
+def _last_line(finished: Finished) -> str:
+    """Return a process's last words, to follow a message: of a Python process that failed, its exception."""
+    lines = finished.stderr.strip().splitlines()
+    return f": {lines[-1].strip()[:500]}" if lines else ""
 
 
 def reference_ending(finished: Finished, stage: str) -> Failure:
@@ -126,10 +133,11 @@ def unanswered(error: Exception, subject: str) -> Failure:
 
 def machine_failure(error: JudgingFailed | OSError) -> Failure:
     """Return the failure of an evaluation that an error ended, which says nothing about the kernel."""
-    details: dict[str, JsonValue] = {}
-    if isinstance(error, JudgeLost | ReferenceEnded):
-        details["stderr"] = error.finished.stderr[-2000:]
-    return Failure(kind=FailureKind.INFRASTRUCTURE, message=f"the judge failed: {error}", details=details)
+    if not isinstance(error, JudgeLost | ReferenceEnded):
+        return Failure(kind=FailureKind.INFRASTRUCTURE, message=f"the judge failed: {error}")
+    message = f"the judge failed: {error}{_last_line(error.finished)}"
+    details: dict[str, JsonValue] = {"stderr": error.finished.stderr[-2000:]}
+    return Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details=details)
 
 
 def invalid_plan(error: InvalidPlan) -> Failure:

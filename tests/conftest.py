@@ -46,11 +46,16 @@ typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give each process cores of its own: kernels and PyTorch wait long for threads that wait for a core."""
+    """Give each process cores of its own, or one core that it shares with as few others as can be.
+
+    Kernels and PyTorch wait long for threads that wait for a core.
+    """
     if hasattr(config, "workerinput"):
-        cores, count = sorted(os.sched_getaffinity(0)), config.workerinput["workercount"]
-        if len(cores) >= count:
-            os.sched_setaffinity(0, cores[int(config.workerinput["workerid"].removeprefix("gw")) :: count])
+        # The process that replaces one that crashed has a higher number than there are processes.
+        number, count = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
+        cores = sorted(os.sched_getaffinity(0))
+        mine = cores[number % count :: count] or [cores[number % len(cores)]]
+        os.sched_setaffinity(0, mine)
 
 
 @pytest.fixture

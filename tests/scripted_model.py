@@ -18,7 +18,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Reply:
-    """What the server does with one request."""
+    """The server's reaction to one request."""
 
     text: str | None = "ok"
     status: int = 200

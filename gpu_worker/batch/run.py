@@ -27,7 +27,7 @@ from gpu_worker.batch.result_file import ResultFile
 AHEAD = 8
 """Steps that a card is told to come next: enough that builds are never waited for."""
 MAX_FAILURES = 3
-"""Machine failures of a card in a row, after which it gets no more steps."""
+"""Problems in a row on which a card failed, after which it gets no more steps; one may be too large for it."""
 LEAST_CORES = 4
 """Cores below which cards share all of them: a judge, a runner, a reference, and one for builds."""
 WAIT_SECONDS = 0.2
@@ -51,8 +51,8 @@ class _Card:
     device: Device | None = None
     """None until it is ready."""
     entry: BatchEntry | None = None
-    failures: int = 0
-    """Machine failures in a row."""
+    failed_on: set[str] = field(default_factory=set)
+    """Problems, by hash, of its machine failures since it last judged a step."""
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -187,18 +187,18 @@ class BatchRun:
         if message.record.failure is not None:
             self._failed(card, entry, message.record)
             return
-        card.failures = 0
+        card.failed_on.clear()
         self._keep(entry, message.record, time.monotonic() - card.started)
 
     def _failed(self, card: _Card, entry: BatchEntry, record: BatchRecord) -> None:
         """Try a step again that the machine failed at; write the failure down where that was done before."""
         assert record.failure is not None
-        card.failures += 1
+        card.failed_on.add(entry.question.problem_hash)
         self._tell(f"{self._name(entry)}: the machine failed: {record.failure.message[:300]}")
         if not self._queue.put_back(entry):
             self._keep(entry, record, time.monotonic() - card.started)
-        if card.failures >= MAX_FAILURES:
-            self._retire(card, f"it failed {MAX_FAILURES} times in a row")
+        if len(card.failed_on) >= MAX_FAILURES:
+            self._retire(card, f"it failed on {MAX_FAILURES} problems in a row")
 
     def _died(self, card: _Card) -> None:
         """Replace a process that ended by itself, and blame the machine for its step."""
@@ -210,7 +210,7 @@ class BatchRun:
             self._reasons.append(f"{card.name}: {reason}")
             return
         fresh = self._start(card.options)
-        fresh.failures = card.failures
+        fresh.failed_on = card.failed_on
         self._cards.append(fresh)
         if card.entry is not None:
             failure = Failure(kind=FailureKind.INFRASTRUCTURE, message=f"the supervisor: {reason}")

@@ -75,6 +75,12 @@ class Cases:
         self._kept[law] = case
         return case
 
+    def limit(self, budget_bytes: int) -> None:
+        """Keep cases of up to so many bytes from now on."""
+        self._budget = budget_bytes
+        while self._kept and self.held() > budget_bytes:
+            self._kept.popitem(last=False)
+
     def held(self) -> int:
         """Return bytes of the cases that are kept."""
         return sum(case.nbytes for case in self._kept.values())

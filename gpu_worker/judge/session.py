@@ -38,7 +38,7 @@ from gpu_worker.targets.base import JudgeDevice
 
 POOL_DRAWS = 3
 FEWEST_DRAWS = 2
-POOL_MEMORY_SHARE = 0.5
+POOL_MEMORY_SHARE = 0.125
 """Where :data:`POOL_DRAWS` draws take more of the judge's memory, slots are mixed from fewer."""
 
 ROTATED_CACHES = 4
@@ -47,6 +47,11 @@ ROTATED_CACHES = 4
 MAX_SLOTS = 512
 SLOTS_MEMORY_SHARE = 0.25
 CASES_MEMORY_SHARE = 0.5
+"""While a problem is admitted."""
+
+CASES_BESIDE_SLOTS = 0.25
+"""Of cases and pool together while kernels are judged: the reference's process has slots of its own, and a comparison
+takes as much as the outputs in float64."""
 
 ROUNDINGS = 2.0
 """Of two values of which either may be selected, each was rounded once."""
@@ -138,11 +143,22 @@ class Session:
     @cached_property
     def _fillings(self) -> Fillings:
         """Made when something is timed: while a problem is admitted, its memory is needed for the oracle."""
-        input_bytes = sum(spec.nbytes for spec in self._specs if spec.role is not Role.OUTPUT)
-        fits = POOL_DRAWS * input_bytes <= POOL_MEMORY_SHARE * self._device.memory_bytes
-        draws = POOL_DRAWS if fits else FEWEST_DRAWS
-        seeds = [secrets.randbits(40) for _ in range(draws)]
+        seeds = [secrets.randbits(40) for _ in range(self._draws)]
         return Fillings(self._reference, self._specs, seeds, lambda: self._cases.step)
+
+    @property
+    def _draws(self) -> int:
+        fits = POOL_DRAWS * self._given_bytes <= POOL_MEMORY_SHARE * self._device.memory_bytes
+        return POOL_DRAWS if fits else FEWEST_DRAWS
+
+    @property
+    def _given_bytes(self) -> int:
+        return sum(spec.nbytes for spec in self._specs if spec.role is not Role.OUTPUT)
+
+    def _leave_room_to_judge(self) -> None:
+        """Drop cases for which slots and pool leave no room."""
+        share = int(CASES_BESIDE_SLOTS * self._device.memory_bytes)
+        self._cases.limit(share - self._draws * self._given_bytes)
 
     def admit(self) -> messages.Prepared:
         """Admit the problem: find its input distributions and tolerances, and time PyTorch."""
@@ -188,6 +204,7 @@ class Session:
     def _load(self, order: KernelOrder, link: RunnerLink, hold: Hold) -> _Loaded:
         """Load the kernel in its runner, and give it slots."""
         device = self._device.distrusting() if order.imported else self._device
+        self._leave_room_to_judge()
         slots = self._slots_for(order.workspace, self._slot_count(device.block_seconds))
         if order.imported:
             self._stage("loading the file", IMPORT_SECONDS + 30.0)

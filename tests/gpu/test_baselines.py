@@ -1,4 +1,4 @@
-"""What a preparation on a GPU says about its baseline and its bounds."""
+"""Baselines and bounds of preparations on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is only asked of champions, and what depends on the policy, on a real GPU."""
+"""Checks that only champions go through, and those that depend on the policy, on a real GPU."""
 
 from __future__ import annotations
 

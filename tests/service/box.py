@@ -159,7 +159,7 @@ def start_box(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def can_unshare() -> bool:
-    """Whether this user may make a network namespace, in which the judge's sandboxes can be made too."""
+    """Return whether this user may make a network namespace, in which the judge's sandboxes can be made too."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         return False
     return subprocess.run(["unshare", "--net", "true"], check=False, capture_output=True).returncode == 0

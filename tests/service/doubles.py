@@ -185,7 +185,7 @@ class ScriptedJudge:
     """Set while a call waits."""
     calls: list[str] = field(default_factory=list)
     incumbents: list[float | None] = field(default_factory=list)
-    """What each evaluation was told of the best kernel so far."""
+    """The best kernel so far, as each evaluation was told."""
     candidates: list[bool] = field(default_factory=list)
     """Of each evaluation, whether it was of a candidate to be the best."""
     builds_ahead: int = 0
@@ -276,7 +276,7 @@ class ScriptedAgents:
         self.seeds: list[Attempt] = []
         """Kernels that it was to begin from."""
         self.lineages: list[list[Attempt]] = []
-        """What each revision was told of the candidate's ancestors."""
+        """The candidate's ancestors, as each revision was told."""
 
     def agents(self) -> Agents:
         return Agents(prophet=self, manager=self, translator=self, revisor=self)

@@ -1,4 +1,4 @@
-"""What a look costs, in rows that Postgres reads: the same on every machine, other than seconds."""
+"""Cost of a query in rows that Postgres reads: the same on every machine, other than seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cupilot.storage.db.engine import Database
 
 @contextmanager
 def rows_read(database: Database, table: str = "steps") -> Iterator[list[int]]:
-    """How many rows of the table each statement that is sent meanwhile reads."""
+    """Collect the rows of the table that each statement reads that is sent meanwhile."""
     statements: list[tuple[str, Any]] = []
     counts: list[int] = []
 

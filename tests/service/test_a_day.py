@@ -73,7 +73,7 @@ class Person:
         self.environment = environment
 
     def __call__(self, *words: str, leaves: int = 0) -> str:
-        """What the command prints; it must end with this exit code."""
+        """Return what the command prints; it must end with this exit code."""
         result = CliRunner().invoke(app, list(words), env=self.environment)
         assert result.exit_code == leaves, (words, result.output, result.exception)
         self.day.typed |= {" ".join(words[:count]) for count in (1, 2)}
@@ -261,7 +261,7 @@ def the_messages_arrived_signed(ann: Person, webhook: dict[str, Any], receiver: 
 
 
 def what_there_is(ann: Person, bob: Person, job: str) -> dict[str, Any]:
-    """What must be there again after a restore."""
+    """Return what must be there again after a restore."""
     with bob.client() as client:
         view = client.get(job)
         winner = client.best(job).candidate.model_dump(mode="json") if view.best else None
@@ -277,7 +277,7 @@ def what_there_is(ann: Person, bob: Person, job: str) -> dict[str, Any]:
 
 
 def the_operator_drains_and_stops(day: Day, bob: Person) -> str:
-    """What is submitted meanwhile is accepted, and waits."""
+    """Submit meanwhile: it is accepted, and waits."""
     operator = day.admin
     variables = operator.json("env")
     metrics = httpx.get(f"{variables['CUPILOT_URL']}/metrics").text

@@ -1,4 +1,4 @@
-"""What the runbooks tell people to run in an emergency: it runs, in the images, on this schema."""
+"""Commands of the runbooks for an emergency: they run, in the images, on this schema."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ schemathesis.openapi.media_type(
 
 @dataclass
 class Outcome:
-    """What became of one operation."""
+    """Result of one operation."""
 
     operation: str
     calls: int = 0

@@ -1,4 +1,4 @@
-"""Who may use which route. A route of the application without a line here fails ``test_roles.py``.
+"""Roles that may use each route. A route of the application without a line here fails ``test_roles.py``.
 
 A line is the smallest role that suffices and, where the route needs one, a body (``{name}`` in it is replaced by the
 thing's id, as in the path). See ``docs/how-to/declare-a-role.md``.
@@ -20,7 +20,7 @@ CLUSTER_ADMIN = "cluster_admin"
 
 @dataclass(frozen=True)
 class Line:
-    """What a route needs."""
+    """Requirements of a route."""
 
     role: str
     """``viewer``, ``member`` or ``admin`` of the team; or :data:`OPEN` or :data:`CLUSTER_ADMIN`."""

@@ -164,7 +164,7 @@ def test_who_revokes_their_own_key_is_known(world: World, team: Team) -> None:
 
 
 def _told(team: Team) -> list[dict[str, Any] | None]:
-    """What the team's requests changed, the oldest first."""
+    """Return the changes of the team's requests, the oldest first."""
     return [one["changes"] for one in reversed(team.http.get("/v1/audit").json()["items"])]
 
 

@@ -64,7 +64,7 @@ def obeying(canary: Path) -> Any:
 
 @dataclass
 class Told:
-    """What came of the jobs."""
+    """Results of the jobs."""
 
     team: Team
     job: str

@@ -115,7 +115,7 @@ def test_up_detached_is_found_without_an_address_delivers_webhooks_and_down_ends
 @pytest.mark.timeout(900)
 def test_evolve_needs_nothing_but_a_file_and_leaves_nothing_running(home: Home) -> None:
     (home.folder / "my_op.py").write_text(RELU)
-    options = ["--target", "cpu", "--population", "2", "--generations", "1"]
+    options = ["--target", "cpu", "--population", "2", "--generations", "1", "--attribute", "0"]
     code, out, err = home.run("evolve", "my_op.py", *options, "--json")
     assert code == 0, err
     report = Report.model_validate_json(out)

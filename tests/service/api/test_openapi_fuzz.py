@@ -14,7 +14,7 @@ EXAMPLES = 5
 SEED = 20261121
 OPERATIONS = {operation.label: operation for operation in operations(documentation())}
 NEEDS_MORE = {"GET /readyz"}
-"""What only a whole stack answers with success."""
+"""Operations that succeed on a whole stack only."""
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.service
 
 
 class Page(HTMLParser):
-    """What a browser would fetch or run, and whether every element is closed where it was opened."""
+    """Collects what a browser would fetch or run, and whether every element is closed where it was opened."""
 
     VOID = frozenset({"meta", "link", "input"})
 

@@ -27,7 +27,7 @@ class Person:
         self._environment = {"CUPILOT_URL": url, "CUPILOT_API_KEY": secret or None}
 
     def __call__(self, *words: str, leaves: int = OK) -> str:
-        """What is said, errors included; the command must end with this exit code."""
+        """Return the output, errors included; the command must end with this exit code."""
         result = CliRunner().invoke(app, list(words), env=self._environment)
         assert result.exit_code == leaves, (words, result.output)
         return result.output

@@ -1,4 +1,4 @@
-"""What holds for every request: authentication, one error envelope, bounds on what is taken in."""
+"""Rules for every request: authentication, one error envelope, bounds on what is taken in."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def things_of(tenant: Tenant, route: str) -> Things:
 
 
 def used(things: Things, tenant: Tenant, route: str) -> Things:
-    """What the next request of a route needs, after one that succeeded: reading uses nothing up."""
+    """Return what the next request of a route needs, after one that succeeded: reading uses nothing up."""
     return things if route.startswith("GET ") else things_of(tenant, route)
 
 

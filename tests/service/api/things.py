@@ -38,7 +38,7 @@ from tests.unit.storage.references import entry as pool_entry
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request says, by its parts."""
+    """The parts of a request."""
 
     path: Mapping[str, str]
     query: Mapping[str, str]

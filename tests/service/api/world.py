@@ -1,4 +1,4 @@
-"""What the API's tests act in: teams with keys on a real database, and jobs put into any state without workers."""
+"""The world of the API's tests: teams with keys on a real database, and jobs put into any state without workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a model's answer, around the competent one of :mod:`tests.service.method_models`."""
+"""Defects of a model's answers, around the competent ones of :mod:`tests.service.method_models`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.service.method_models import competent
 Script = Callable[[dict[str, Any]], Reply]
 
 HANG_SECONDS = 4.0
-"""How long a hanging server says nothing; the client must give up before."""
+"""Seconds for which a hanging server says nothing; the client must give up before."""
 
 DRIP_SECONDS = 0.1
 """Between two bytes of a dripping server, far below any wait for the next byte: an answer of 300 bytes and more takes

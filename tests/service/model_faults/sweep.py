@@ -78,7 +78,7 @@ class Asked:
     """One request in the server's books."""
 
     usd: float
-    """What it charges for it."""
+    """The server's charge for it."""
     answered: bool
     """True if a whole completion was sent."""
     reached: bool
@@ -87,7 +87,7 @@ class Asked:
 
 @dataclass
 class Outcome:
-    """What became of one job."""
+    """Result of one job."""
 
     state: JobState
     reason: str | None
@@ -191,7 +191,7 @@ class Worker:
         return said
 
     def _answer(self, request: dict[str, Any]) -> Reply:
-        """What the script says, at a price that depends on it, into the books."""
+        """Enter the script's answer, at a price that depends on it, into the books."""
         call = self._calls.get(timeout=60)
         assert self.script
         said = self.script(request)
@@ -309,7 +309,7 @@ def run(
 
 
 def audit(job: Job, calls: Sequence[LlmCall], asked: Sequence[Asked], kills: Counter[str]) -> list[str]:
-    """What in the database's books does not agree with the server's, as sentences."""
+    """Return, as sentences, where the database's books do not agree with the server's."""
     dead = Counter(point.partition(": ")[2] for point in kills.elements())
     taken = [one for one in asked if one.answered and one.reached]
     unstored = dead[Point.RECEIVED]  # whole answers whose process died with them

@@ -1,4 +1,4 @@
-"""What a migration changed in a database that code of the release before it may stumble over while both run.
+"""Changes of a migration that code of the release before it may stumble over while both run.
 
 Compares what Postgres itself says of two schemas, so that it does not matter how a migration is written.
 """

@@ -1,4 +1,4 @@
-"""Who holds a card: one worker at a time, and what another one is told."""
+"""Leases of cards: one worker at a time holds a card, and another one is told who."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def differences(url: str) -> list[object]:
-    """What the models have and the database has not, or the other way round."""
+    """Return the differences between the models and the database."""
     engine = create_engine(url)
     with engine.connect() as connection:
         options = {"compare_type": True, "compare_server_default": True}

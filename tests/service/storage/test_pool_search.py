@@ -1,4 +1,4 @@
-"""What the strategy pool answers, on real Postgres and Chroma: who sees what, in which order, and why."""
+"""Searches of the strategy pool, on real Postgres and Chroma: who sees what, in which order, and why."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def test_a_lost_index_is_made_anew_from_rows(world: PoolWorld) -> None:
 
 
 def test_ten_thousand_entries_are_weighed_in_the_database(world: PoolWorld) -> None:
-    """What comes to Python grows with strategies near the question, not with entries."""
+    """Rows that come to Python grow with strategies near the question, not with entries."""
     world.add(*different("softmax", 40, speedup=1.5), entry("softmax", "best", techniques=("the_best",), speedup=9.0))
     with world.database.transaction() as session:
         columns = ", ".join(column.name for column in PoolRow.__table__.columns if column.name != "id")

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.service
 HOUR, DAY = 3_600.0, 86_400.0
 SILENCE = 30.0
 SLOW = 600.0
-"""What a test may last on a slow machine."""
+"""Seconds that a test may last on a slow machine."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What each technique of a winner is worth, through the whole flow: measured once each, within the budget."""
+"""Worth of each technique of a winner, through the whole flow: measured once each, within the budget."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_a_cancel_during_attribution_keeps_the_winner(rig: Rig) -> None:
 
 
 def test_a_quota_that_is_used_up_during_attribution_is_no_failure_either(rig: Rig) -> None:
-    """What was measured until then is kept, and the pool knows it."""
+    """Measurements until then are kept, and the pool knows them."""
     job_id = rig.submit(method=METHOD, learning=Learning(attribution=4))
     rig.do(rig.run_until(job_id, "ablate"))
     rig.do(rig.publish()[0])

@@ -1,4 +1,4 @@
-"""Who gets the next slot, and what happens to messages that are lost or sent twice."""
+"""Dispatch: who gets the next slot, and what happens to messages that are lost or sent twice."""
 
 from __future__ import annotations
 

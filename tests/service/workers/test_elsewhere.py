@@ -1,4 +1,4 @@
-"""What failed on one device is tried on another one, and what was measured on one is confirmed on another."""
+"""Work on another device: a step that failed on one is tried there, and results are confirmed there."""
 
 from __future__ import annotations
 

@@ -191,13 +191,13 @@ def prompts(server: ScriptedModel, kind: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def known() -> dict[str, Any]:
-    """What a test of this module has found out for those that follow."""
+    """Findings of a test of this module, for those that follow."""
     return {}
 
 
 @pytest.fixture
 def usual(database: Database, settings: Settings, known: dict[str, Any]) -> dict[str, Any]:
-    """What the job does with every switch at its default; equal jobs do the same, so it runs once."""
+    """Run the job with every switch at its default; equal jobs do the same, so it runs once."""
     if not known:
         rig, server, job_id = run_sce(database, settings)
         known |= {"requests": list(server.requests), "keys": {step.key for step in rig.steps(job_id)}}

@@ -37,7 +37,7 @@ pytestmark = [
 ]
 
 CALL_USD = 100 * 1e-6 + 50 * 10e-6
-"""What one scripted call costs at 1 and 10 dollars a million tokens."""
+"""Cost of one scripted call at 1 and 10 dollars a million tokens."""
 
 
 def competent(request: dict[str, Any]) -> Reply:

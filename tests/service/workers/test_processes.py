@@ -147,7 +147,7 @@ def test_a_worker_that_lost_its_card_ends(processes: Processes, database: Databa
 
 
 def test_a_killed_pool_child(processes: Processes, database: Database) -> None:
-    """What a kernel does that kills the process around it: the worker goes on with a new child."""
+    """A kernel may kill the process around it: the worker goes on with a new child."""
     processes.start_all(**SLOW)
     job_id = submit(database)
     wait_until(lambda: running(database, job_id, "c1/evaluate/0"), processes.log())

@@ -1,4 +1,4 @@
-"""What goes wrong beside kernels: silent workers, faulty machines, cancels, time."""
+"""Recovery from what goes wrong beside kernels: silent workers, faulty machines, cancels, time."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_a_kernel_in_quarantine_is_judged_anew_and_counts_for_what_it_proves(
 
 
 class Boards:
-    """What boards show of one kernel, and a judge that changes its mind about it."""
+    """Boards of one kernel, and a judge that changes its mind about it."""
 
     def __init__(self, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rig = Rig(database, settings, [strategy("t5"), strategy("broken")])

@@ -42,7 +42,7 @@ def query(role: str) -> str:
 
 
 def wanted(rig: Rig, role: str = CARDS) -> int:
-    """What KEDA is told, after the scheduler has looked."""
+    """Return KEDA's metrics, after the scheduler has looked."""
     note_missing(rig.database)
     with rig.database.transaction() as session:
         return int(session.execute(text(query(role))).scalar_one())

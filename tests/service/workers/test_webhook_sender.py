@@ -1,4 +1,4 @@
-"""What sends one message: names that change their mind, addresses that may not be called, receivers that never end."""
+"""Sending one message: names that change their mind, addresses that may not be called, receivers that never end."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_evolution_and_value_objects_do_no_io(modules: list[Module]) -> None:
 
 
 def test_every_library_that_is_imported_is_declared(modules: list[Module]) -> None:
-    """What only comes along with another library leaves when that one no longer wants it."""
+    """A library that only comes along with another one leaves when that one no longer wants it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
     declared = {re.split(r"[\[=<>~! ]", line)[0].lower().replace("_", "-") for line in lines}

@@ -1,4 +1,4 @@
-"""What every module owes its reader, and what only few may do."""
+"""Duties of every module to its reader, and what only few modules may do."""
 
 from __future__ import annotations
 

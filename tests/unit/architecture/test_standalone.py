@@ -86,7 +86,7 @@ for arguments in {commands!r}:
 
 
 def extra(name: str) -> set[str]:
-    """What pyproject.toml installs for a role, as ``deploy/Dockerfile`` does."""
+    """Return what pyproject.toml installs for a role, as ``deploy/Dockerfile`` does."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines: list[str] = [*project["dependencies"], *project["optional-dependencies"][name]]
     found = {re.split(r"[\[=<>~! ]", line)[0] for line in lines if not line.startswith("cupilot[")}

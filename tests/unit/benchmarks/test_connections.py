@@ -1,4 +1,4 @@
-"""What the page says about connections is what the script counts."""
+"""The page's numbers of connections are those that the script counts."""
 
 from __future__ import annotations
 

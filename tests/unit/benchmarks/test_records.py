@@ -54,3 +54,5 @@ def test_a_commit_says_whether_the_tree_had_changes(tmp_path: Path, monkeypatch:
     assert len(clean) >= 7
     (tmp_path / "file").write_text("two")
     assert records.commit() == f"{clean}-dirty"
+    (tmp_path / "COMMIT").write_text("b" * 40 + "\n")
+    assert records.commit() == "b" * 40, "the files were copied over a checkout"

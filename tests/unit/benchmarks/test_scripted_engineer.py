@@ -35,7 +35,7 @@ def _space(about: Briefing) -> Space:
 
 
 def _crossed(engineer: ScriptedEngineer, first: Strategy, second: Strategy) -> Strategy:
-    """What the engineer answers to a request to combine two strategies."""
+    """Return the engineer's answer to a request to combine two strategies."""
     data = "\n".join(f'<data name="candidate">\n{one.model_dump_json()}\n</data>' for one in (first, second))
     request: dict[str, Any] = {"messages": [{"content": ""}, {"content": f"You combine two\n{data}"}]}
     return Strategy(techniques=tuple(json.loads(engineer(request).text or "")["techniques"]))

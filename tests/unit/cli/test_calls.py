@@ -1,4 +1,4 @@
-"""What ``cupilot calls`` and ``cupilot prompt`` print."""
+"""Output of ``cupilot calls`` and ``cupilot prompt``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``cupilot candidates`` and ``cupilot candidate`` ask for and print."""
+"""Requests and output of ``cupilot candidates`` and ``cupilot candidate``."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ WHOLE: dict[str, Any] = GOOD | {
 
 
 def shown(*options: str, **changes: Any) -> Any:
-    """What the command does with the candidate so changed."""
+    """Run the command on the candidate so changed."""
     with serve(Answer(body=json.dumps(WHOLE | changes).encode())) as script:
         result = CliRunner().invoke(app, ["candidate", JOB, "3", *options, "--server", script.url])
         assert [asked.path for asked in script.asked] in ([f"/v1/jobs/{JOB}/candidates/3"], [])

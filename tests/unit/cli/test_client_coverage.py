@@ -53,7 +53,7 @@ def used() -> dict[str, set[str]]:
 
 
 def called(code: Callable[..., Any], seen: set[Any]) -> set[str]:
-    """What is asked of a ``client`` by this function or class, and by those of the command line that it names."""
+    """Return what this function or class asks of a ``client``, with those of the command line that it names."""
     seen.add(code)
     tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
     found = set(asked_of_client(tree))

@@ -111,7 +111,7 @@ def test_it_survives_a_restart_and_quits_on_q() -> None:
 
 
 def _until(master: int, script: Script, asked: int) -> str:
-    """What is on the terminal until the server was asked so often and the jobs were seen."""
+    """Return what the terminal shows until the server was asked so often and the jobs were seen."""
     seen = b""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not (len(script.asked) >= asked and b"no answer since" in seen):

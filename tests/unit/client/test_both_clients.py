@@ -1,4 +1,4 @@
-"""What is defined once works twice: waiting, and in an event loop."""
+"""Both clients do what is defined once: the waiting one, and the one in an event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the client does when the service is away, busy, newer, or something else altogether."""
+"""The client where the service is away, busy, newer, or something else altogether."""
 
 from __future__ import annotations
 

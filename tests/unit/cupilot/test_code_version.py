@@ -68,12 +68,22 @@ def test_a_folder_without_a_commit_has_none(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("anew")
 def test_an_image_names_the_commit_that_it_was_built_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_version, "ROOT", tmp_path)
-    (tmp_path / code_version.IMAGE_FILE).write_text("a" * 40 + "\n")
+    (tmp_path / code_version.COMMIT_FILE).write_text("a" * 40 + "\n")
+    assert code_version.code_version() == "a" * 40
+
+
+@pytest.mark.usefixtures("anew")
+def test_a_stated_commit_counts_before_that_of_a_checkout(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where files were copied over a checkout, its ``.git`` names another commit."""
+    monkeypatch.setattr(code_version, "ROOT", checkout)
+    assert code_version.code_version() == git(checkout, "rev-parse", "HEAD")
+    code_version.code_version.cache_clear()
+    (checkout / code_version.COMMIT_FILE).write_text("a" * 40 + "\n")
     assert code_version.code_version() == "a" * 40
 
 
 @pytest.mark.usefixtures("anew")
 def test_without_a_commit_the_version_of_the_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_version, "ROOT", tmp_path)
-    (tmp_path / code_version.IMAGE_FILE).write_text("\n")  # an image built without the argument
+    (tmp_path / code_version.COMMIT_FILE).write_text("\n")  # an image built without the argument
     assert code_version.code_version() == __version__

@@ -1,4 +1,4 @@
-"""What is said of two candidates, and what is not."""
+"""Statements about two candidates, and what is not stated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor says of each role: what is not installed, what does not run, what runs and does no work."""
+"""The doctor's checks of each role: what is not installed, what does not run, what runs and does no work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the embedded stack's processes see of its environment."""
+"""Environment of the embedded stack's processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file's own text shows, and nothing more."""
+"""Facts that a file's own text shows, and nothing more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a technique stands: the effect within problems, its shrinkage, and what is promoted or demoted by it."""
+"""Standing of a technique: the effect within problems, its shrinkage, and what is promoted or demoted by it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _QUANTITIES = {"limits", "requests"}
 
 
 def problems(found: dict[str, Any]) -> list[str]:
-    """What is wrong with an object of a built-in kind, with its place."""
+    """Return the faults of an object of a built-in kind, with its place."""
     assert found["apiVersion"] in BUILT_IN
     try:
         getattr(client, f"V1{found['kind']}").model_validate(_with_text_quantities(found))

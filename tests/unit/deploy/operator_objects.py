@@ -165,7 +165,7 @@ DEFINED: dict[tuple[str, str], type[_Object]] = {
 
 
 def problems(found: dict[str, Any]) -> list[str]:
-    """What is wrong with an object of a custom kind, with its place."""
+    """Return the faults of an object of a custom kind, with its place."""
     model = DEFINED.get((found["apiVersion"], found["kind"]))
     if model is None:
         return [f"nobody knows {found['kind']} of {found['apiVersion']}"]

@@ -179,7 +179,7 @@ def test_custom_resources_are_of_two_operators() -> None:
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_pods_are_confined(workload: dict[str, Any]) -> None:
-    """What the Pod Security Standard `restricted` asks for, and a read-only root file system."""
+    """Workloads keep the Pod Security Standard `restricted`, and have a read-only root file system."""
     security, inner = pod(workload)["securityContext"], container(workload)["securityContext"]
     assert security["runAsNonRoot"] is True
     assert security["runAsUser"] > 0

@@ -1,4 +1,4 @@
-"""What is pinned, harmful or of an unknown licence is seen without a network."""
+"""Packages that are not pinned, harmful or of an unknown licence are seen without a network."""
 
 from __future__ import annotations
 

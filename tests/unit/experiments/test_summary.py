@@ -1,4 +1,4 @@
-"""What a report says of known outcomes: medians, claims, losses without a kernel, convergence; CSV and figures."""
+"""Reports of known outcomes: medians, claims, losses without a kernel, convergence; CSV and figures."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def evaluation_of(code: Kernel, facts: ProblemFacts, verdict: Verdict) -> Evalua
 def report_of(
     name: str, text: str, code: Kernel, facts: ProblemFacts, evaluation: Evaluation, **changes: Any
 ) -> Report:
-    """What the service would answer."""
+    """Return the service's answer."""
     strategy = Strategy(techniques=(TechniqueUse(id="vector_loads", parameters={"width": 4}),), rationale="because")
     job, problem, candidate = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
     view = {

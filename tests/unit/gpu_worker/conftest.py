@@ -1,4 +1,4 @@
-"""What tests of the GPU worker share: one judge, which has one problem open."""
+"""Fixtures that tests of the GPU worker share: one judge, which has one problem open."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from gpu_worker.batch import run as running
 from gpu_worker.batch.card import CardOptions
 from gpu_worker.batch.result_file import ResultFile
 from gpu_worker.batch.run import BatchRun
-from tests.unit.cupilot.batches.batch_of import NOW, batch_file, entry, manifest, question
+from tests.unit.cupilot.batches.batch_of import NOW, batch_file, entry, manifest, problem, question
 from tests.unit.gpu_worker import scripted_card
 
 HOUR = 3_600.0
@@ -44,11 +44,15 @@ class Clock:
 
 
 class Box:
-    """A batch of steps with these keys, and its result file."""
+    """A batch of steps with these keys, of so many problems in turn, and its result file."""
 
-    def __init__(self, folder: Path, keys: Sequence[str], cards: Sequence[str] = ("card-0",)) -> None:
-        asked, objects = question()
-        self.path = batch_file(folder, manifest(*(entry(asked, key=key) for key in keys)), objects)
+    def __init__(
+        self, folder: Path, keys: Sequence[str], cards: Sequence[str] = ("card-0",), problems: int = 1
+    ) -> None:
+        asked = [question(of=problem(f"relu_{number}")) for number in range(problems)]
+        entries = [entry(asked[number % problems][0], key=key) for number, key in enumerate(keys)]
+        objects = {name: text for _, more in asked for name, text in more.items()}
+        self.path = batch_file(folder, manifest(*entries), objects)
         self.batch = BatchFile(self.path)
         self.output = folder / "results"
         self.cards = [CardOptions(self.path, folder, device=card) for card in cards]
@@ -93,10 +97,16 @@ def test_a_process_that_dies_is_replaced_and_its_step_blamed_on_the_machine(tmp_
 
 
 def test_a_card_that_fails_again_and_again_gets_no_more_steps(tmp_path: Path) -> None:
-    box = Box(tmp_path, [f"fails {number}" for number in range(8)])
-    with pytest.raises(Unavailable, match="3 times in a row"):
+    box = Box(tmp_path, [f"fails {number}" for number in range(8)], problems=4)
+    with pytest.raises(Unavailable, match="3 problems in a row"):
         box.run()
-    assert len(box.records()) < 3
+    assert len(box.records()) < 6
+
+
+def test_a_problem_that_a_card_fails_at_costs_the_others_nothing(tmp_path: Path) -> None:
+    box = Box(tmp_path, ["fails 0", "one", "fails 1", "two", "fails 2", "three"], problems=2)
+    assert box.run() == 0
+    assert sum(record.failure is None for record in box.records()) == 3
 
 
 def test_a_run_goes_on_with_the_cards_that_there_are(tmp_path: Path) -> None:

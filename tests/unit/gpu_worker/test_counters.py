@@ -1,4 +1,4 @@
-"""What is asked of Nsight Compute in each zone, and how its table is read, missing metrics and all."""
+"""Questions to Nsight Compute in each zone, and how its table is read, missing metrics and all."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ THIRTY = range(28, 36)
 
 
 def table(cells: Mapping[str, str], asked: Mapping[str, str], absent: Sequence[str] = ()) -> str:
-    """What ``ncu --csv --page raw`` prints of one launch: quoted cells, units below the names."""
+    """Return what ``ncu --csv --page raw`` prints of one launch: quoted cells, units below the names."""
     columns = {asked[name]: cells.get(name, "1.5") for name in asked if name not in absent}
     whole = {"ID": "0", "Kernel Name": "softmax_rows", "gpu__time_duration.sum": "4,581,600", **columns}
     out = io.StringIO()

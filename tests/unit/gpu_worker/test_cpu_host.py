@@ -1,4 +1,4 @@
-"""What a judge of the ``cpu`` target is given."""
+"""Options of a judge of the ``cpu`` target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How launches are encoded for the driver and its errors named: no GPU and no driver needed."""
+"""Encoding of launches for the driver, and names of its errors: no GPU and no driver needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replay under a tool is told to run: no GPU needed."""
+"""Commands of a replay under a tool: no GPU needed."""
 
 from __future__ import annotations
 

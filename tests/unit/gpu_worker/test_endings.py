@@ -1,4 +1,4 @@
-"""What the end of a judge means for the problem that it was preparing."""
+"""Failures from the ends of judges, references and kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import signal
 import pytest
 
 from cupilot.domain.evaluation import FailureKind
-from gpu_worker.endings import kernel_ending, reference_ending
+from gpu_worker.endings import judge_ending, kernel_ending, machine_failure, reference_ending
+from gpu_worker.judge_process import JudgeLost
 from gpu_worker.sandbox.child import Finished
 from gpu_worker.sandbox.watch import Excess
 
@@ -53,3 +54,14 @@ def test_a_reference_is_blamed_for_what_it_did_only(finished: Finished, kind: Fa
 )
 def test_a_kernel_is_blamed_for_what_it_takes(excess: Excess | None, kind: FailureKind) -> None:
     assert kernel_ending(Finished(-signal.SIGKILL, "", "", excess=excess)).kind is kind
+
+
+def test_a_judge_that_ended_is_told_with_its_last_words() -> None:
+    said = "Traceback (most recent call last):\n  ...\nModuleNotFoundError: No module named 'numpy'\n"
+    finished = Finished(1, "", said)
+    told = judge_ending(finished, "starting").message
+    assert told == "the judge process did not start: ModuleNotFoundError: No module named 'numpy'"
+    failure = machine_failure(JudgeLost("timing", finished))
+    assert failure.message.endswith("the judge ended while timing: ModuleNotFoundError: No module named 'numpy'")
+    assert "Traceback" in str(failure.details["stderr"])
+    assert judge_ending(Finished(-9, "", ""), "timing").message == "the judge process ended while timing"

@@ -1,4 +1,4 @@
-"""What a device says between timed blocks: ranges over the blocks that count, and reasons of all."""
+"""A device's states between timed blocks: ranges over the blocks that count, and reasons of all."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Subject:
 
 
 class Bench:
-    """What judges one kernel, which is a Python function."""
+    """Judges one kernel, which is a Python function."""
 
     def __init__(
         self,
@@ -620,6 +620,22 @@ def test_a_clock_that_lies_all_the_time_is_caught() -> None:
     subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
     with pytest.raises(KernelFailed) as caught:
         Bench(subject, softmax, clock=0.1, block=0.008).compare(Baseline.EAGER, 1e-3, QUICK)
+    assert caught.value.kind is FailureKind.CLOCK_MISMATCH
+
+
+def test_a_clock_that_stands_still_is_caught_where_the_machine_was_busy_at_first() -> None:
+    """A first block that waited makes blocks of one launch, whose 1.5 ms are within the clocks' slack."""
+    subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
+    timed = Bench(subject, softmax)
+    launched = timed.link.run
+
+    def run(order: Sequence[int], timeout: float, release: Release | None = None) -> tuple[float, float]:
+        launched(order, timeout, release)
+        return (0.03 if timed.link.runs == 1 else 0.0015) * len(order), 0.0
+
+    timed.link.run = run  # type: ignore[method-assign]
+    with pytest.raises(KernelFailed) as caught:
+        timed.compare(Baseline.EAGER, 1e-2, QUICK)
     assert caught.value.kind is FailureKind.CLOCK_MISMATCH
 
 

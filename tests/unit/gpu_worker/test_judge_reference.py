@@ -1,4 +1,4 @@
-"""What the judge finds out about a reference: tensors, names, scalars, graph, work."""
+"""Facts that the judge finds about a reference: tensors, names, scalars, graph, work."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_host_code_of_a_kernel_speaks_of_itself_only(said: FailureKind, trusted:
 
 
 def failing(*data: bytes, command: Callable[[RunnerLink], Any] = lambda link: link.run([0], 5.0)) -> KernelFailed:
-    """How a command ends whose answer is these bytes, written once the command is there."""
+    """Return how a command ends whose answer is these bytes, written once the command is there."""
     ours, theirs = socket.socketpair()
     with theirs, Channel(ours) as channel:
         link = RunnerLink(channel, trusted=False)

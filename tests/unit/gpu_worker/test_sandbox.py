@@ -1,4 +1,4 @@
-"""What a sandboxed program can and cannot do, in both kinds of sandbox."""
+"""Rights and limits of a sandboxed program, in both kinds of sandbox."""
 
 from __future__ import annotations
 
@@ -334,7 +334,7 @@ def test_no_program_starts_before_its_limits_are_set(tmp_path: Path, monkeypatch
 
 
 def test_a_program_starts_only_once_its_mounts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What bubblewrap reads where its starter was killed before it had written."""
+    """Bubblewrap reads nothing where its starter was killed before it had written."""
     if not strongest().startswith("bwrap"):
         pytest.skip("this machine has no user namespaces")
     monkeypatch.setattr("gpu_worker.sandbox.bubblewrap._mounts", lambda _: [])

@@ -18,7 +18,7 @@ from gpu_worker.verdict import agree, conclude
 from tests.unit.gpu_worker.records import PEAKS, PROBLEM, comparison, kernel, preparation
 
 FLOOR_US = 8e6 / 1e10 * 1e6
-"""What the record's 8 MB take at its 10 GB/s."""
+"""Microseconds that the record's 8 MB take at its 10 GB/s."""
 
 OWN_PASSED = (LawResult(law="own", passed=True, error=1e-6, tolerance=1e-4, reference_error=1e-6),)
 

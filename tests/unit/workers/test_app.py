@@ -1,4 +1,4 @@
-"""What the application of each kind of process is set to."""
+"""Settings of the application of each kind of process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must be true of the rows after any faults: everything final, each result once, no call paid twice, no lease."""
+"""Rules for the rows after any faults: everything final, each result once, no call paid twice, no lease."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ TOLD = "SELECT id FROM events WHERE job_id = ANY(:jobs) AND kind LIKE 'job.%'"
 
 @dataclass(frozen=True)
 class Calls:
-    """What the model's provider was asked and what is on record of it."""
+    """Requests to the model's provider, and the calls on record."""
 
     paid: int
     """Requests that the provider answered, and so charges."""
@@ -79,7 +79,7 @@ class Rows(Protocol):
     """Whatever has the database."""
 
     def rows(self, query: str, **parameters: object) -> Sequence[Sequence[Any]]:
-        """What a query gives."""
+        """Return the rows of a query."""
         ...
 
 

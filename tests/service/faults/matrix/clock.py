@@ -80,7 +80,7 @@ class Clock:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to live by this clock."""
+        """Return the environment of a process that is to live by this clock."""
         return {"LD_PRELOAD": str(self._library), VARIABLE: str(self._file)}
 
     def step(self, seconds: float) -> None:

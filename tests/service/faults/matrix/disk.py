@@ -13,7 +13,7 @@ CLONE_NEWUSER = 0x10000000
 
 
 def small_disk(folder: Path, size: int) -> Callable[[], None]:
-    """What a new process must call before anything else: ``folder`` is then a disk of ``size`` bytes, for it alone."""
+    """Give this new process a disk of ``size`` bytes at ``folder``, for it alone; to be called before anything else."""
     folder.mkdir(parents=True, exist_ok=True)
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.geteuid(), os.getegid()

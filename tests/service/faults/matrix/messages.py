@@ -61,7 +61,7 @@ class Inbox:
             )
 
     def breaches(self) -> list[str]:
-        """What was received otherwise than once for all under one id."""
+        """Return what was received otherwise than once for all under one id."""
         ids: dict[int, set[str]] = {}
         for headers, body in list(self._receiver.got):
             ids.setdefault(json.loads(body)["data"]["id"], set()).add(headers["webhook-id"])
@@ -75,7 +75,7 @@ class Inbox:
         return [f"event {event} never came" for event in events if event not in came]
 
     def account(self) -> Messages:
-        """How many were received so far."""
+        """Count the messages received so far."""
         return Messages(len(set(self._receiver.ids())), len(self._receiver.got))
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ class Point(StrEnum):
 
 
 class Act(StrEnum):
-    """What happens there."""
+    """Act that is done there."""
 
     CHILD = "child"
     """SIGKILL to the process that does the work."""

@@ -1,4 +1,4 @@
-"""What a model is told of a kernel that beat the floor: its work, its launches, its memory, and never a time."""
+"""The account of a kernel that beat the floor: its work, its launches, its memory, and never a time."""
 
 from __future__ import annotations
 

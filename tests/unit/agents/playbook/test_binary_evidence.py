@@ -1,4 +1,4 @@
-"""What templates write is seen in the machine code that NVRTC makes of it; no GPU is needed to build."""
+"""Evidence of templates in the machine code that NVRTC makes of them; no GPU is needed to build."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ THREE_READINGS = {
     "l1_throughput_pct": 17.73, "l2_read_hit_pct": 0.0, "lsu_pipe_pct": 3.54, "tma_load_bytes": 0.0,
     "occupancy_pct": 100.0,
 }  # fmt: skip
-"""What an H200 counted for a softmax of that run which reads its rows three times."""
+"""Counters of an H200 for a softmax of that run which reads its rows three times."""
 
 
 def measured(name: str, brief: Briefing) -> tuple[Briefing, Attempt]:
