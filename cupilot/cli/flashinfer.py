@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from pydantic import ValidationError
 
+from cupilot.cli.options import Json, OnlyJson
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.evaluation import Evaluation
 from cupilot.domain.flashinfer_bench import reading, writing
@@ -17,7 +19,7 @@ MAX_BYTES = 16 * 2**20
 """Larger than any file of the schema without tensors."""
 
 app = typer.Typer(
-    help="Read and write files of flashinfer-bench. Definitions as problems, solutions as files that can be judged.",
+    help="Read and write files of flashinfer-bench.",
     no_args_is_help=True,
 )
 
@@ -27,18 +29,22 @@ OutFile = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", hel
 
 
 @app.command()
-def problem(definition: DefinitionFile, workloads: WorkloadsFile, *, out: OutFile = None) -> None:
-    """Write a problem file of a definition and its workloads, which every command takes.
+def problem(
+    definition: DefinitionFile, workloads: WorkloadsFile, *, out: OutFile = None, as_json: Json = False
+) -> None:
+    """Write a definition and its workloads as a problem file. Every command takes it.
 
     \b
     Example:
         cupilot flashinfer problem rmsnorm_h4096.json rmsnorm_h4096.jsonl -o rmsnorm.py
-        cupilot evolve rmsnorm.py --policy half
+        cupilot evolve rmsnorm.py --policy half --agents llm
     """
     described = _definition(definition)
-    text = reading.problem_source(described, _workloads(workloads))
-    _write(text, out)
-    typer.echo(f"its element types ask for --policy {reading.policy_of(described).value}", err=True)
+    policy = reading.policy_of(described).value
+    source = reading.problem_source(described, _workloads(workloads))
+    _write(json.dumps({"source": source, "policy": policy}, indent=2) + "\n" if as_json else source, out)
+    if not as_json:
+        typer.echo(f"its element types ask for --policy {policy}", err=True)
 
 
 @app.command()
@@ -47,10 +53,18 @@ def kernel(
     solution: Annotated[Path, typer.Argument(metavar="SOLUTION.json", help="An implementation of the definition.")],
     *,
     out: OutFile = None,
+    as_json: Json = False,
 ) -> None:
-    """Write the file that judges a solution: for `cupilot judge` and `python -m gpu_worker judge`."""
-    found = read(Solution, _text(solution), str(solution))
-    _write(reading.modelnew_source(_definition(definition), found), out)
+    """Write a solution as a file that can be judged. A ModelNew file, or a torch extension.
+
+    \b
+    Example:
+        cupilot flashinfer kernel rmsnorm_h4096.json their_solution.json -o theirs.py
+        cupilot judge rmsnorm.py theirs.py --policy half
+    """
+    implementation = read(Solution, _text(solution), str(solution))
+    source = reading.modelnew_source(_definition(definition), implementation)
+    _write(json.dumps({"source": source}, indent=2) + "\n" if as_json else source, out)
 
 
 @app.command()
@@ -63,6 +77,7 @@ def solution(
         list[str] | None, typer.Option("--hardware", metavar="NAME", help="What it was proven on; repeat [cuda].")
     ] = None,
     out: OutFile = None,
+    as_json: OnlyJson = False,  # noqa: ARG001
 ) -> None:
     """Write a file with ModelNew as a solution.
 
@@ -85,8 +100,14 @@ def traces(
     *,
     solution: Annotated[str, typer.Option("--solution", metavar="NAME", help="Name of the solution that was judged.")],
     out: OutFile = None,
+    as_json: OnlyJson = False,  # noqa: ARG001
 ) -> None:
-    """Write an evaluation as traces, one a workload that was judged."""
+    """Write an evaluation as traces. One JSON object a line, for each workload that was judged.
+
+    \b
+    Example:
+        cupilot flashinfer traces rmsnorm_h4096.json rmsnorm_h4096.jsonl evaluation.json --solution theirs
+    """
     try:
         judged = Evaluation.model_validate_json(_text(evaluation))
     except ValidationError as error:
