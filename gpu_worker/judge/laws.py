@@ -15,6 +15,7 @@ from functools import partial
 import torch
 
 from cupilot.domain.problem import Role, TensorSpec
+from gpu_worker.judge import copies
 from gpu_worker.judge.structure import Structure, like
 
 OWN = "own"
@@ -299,11 +300,13 @@ def round_mantissa(tensor: torch.Tensor, bits: int) -> torch.Tensor:
     return like(tensor, rounded.view(tensor.dtype))
 
 
-def nudge(tensor: torch.Tensor, relative: float, seed: int) -> torch.Tensor:
-    """Move each value by the share ``relative`` of itself, up or down at random, in float64 (for conditioning)."""
-    if not tensor.is_floating_point():
-        return tensor
-    generator = torch.Generator(device=tensor.device).manual_seed(seed)
-    nudged = torch.empty(tensor.shape, dtype=torch.float64, device=tensor.device).copy_(tensor)
-    _with_noise(nudged, generator, lambda part, chance: part.mul_(chance.sign_().mul_(relative).add_(1.0)))
-    return nudged if tensor.is_contiguous() else torch.empty_like(tensor, dtype=torch.float64).copy_(nudged)
+def nudge(tensors: Sequence[torch.Tensor], relative: float, seed: int) -> None:
+    """Move each floating value by the share ``relative`` of itself, up or down at random, in place."""
+    for index, tensor in enumerate(tensors):
+        if tensor.is_floating_point() and tensor.numel():
+            generator = torch.Generator(device=tensor.device).manual_seed(seed + index)
+            _with_noise(copies.flat(tensor), generator, partial(_nudge, relative=relative))
+
+
+def _nudge(part: torch.Tensor, chance: torch.Tensor, *, relative: float) -> None:
+    part.mul_(chance.sign_().mul_(relative).add_(1.0))
