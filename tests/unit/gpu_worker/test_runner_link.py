@@ -190,7 +190,7 @@ def test_host_code_learns_an_order_in_parts_each_after_the_last_was_done() -> No
     ours, theirs = Channel.pair()
 
     def obey() -> None:
-        with suppress(channels.ChannelClosed):
+        with theirs, suppress(channels.ChannelClosed):
             while True:
                 command, _ = theirs.receive()
                 assert not theirs.pending()
