@@ -255,9 +255,7 @@ def calibrate(
     """Return tolerance of a case, and the error of the next lower precision (None where precision plays no part)."""
     if all(item.integral for item in case.expected):
         return 0.0, None
-    moved = [laws.nudge(tensor, precision.unit, _other_seed()) for tensor in case.given]
-    nudged = reference.run_exact(moved, rounded=True)
-    del moved
+    nudged = reference.run_exact(case.given, rounded=True, nudge=precision.unit, seed=_other_seed())
     conditioning = largest(case.expected, nudged)
     del nudged  # as large as the rounded outputs that follow
     inherent = max(reference_error, conditioning if usable_error(conditioning) else 0.0, precision.least)

@@ -1,7 +1,7 @@
 """Audits a kernel: blocks of launches like those that are timed, in which launches are compared with exact answers.
 
 Audits happen before timing (every law), between timed pairs and after them. An audited block differs in nothing that a
-kernel could see: its slots, laws and length are drawn at random, and only afterwards is looked at what one slot holds.
+kernel could see: its slots, laws and length are drawn at random, and which one is compared only this process knows.
 """
 
 from __future__ import annotations
@@ -65,10 +65,13 @@ class Auditor:
         """Audit a block of fresh inputs, in which a launch under the law that was compared least is looked at."""
         compared = self._comparer.compared
         order = self._blocks.some_slots(self._length(seconds))
-        filling = self._blocks.fill(order, weights(self._admitted, compared))
+        filling = self._blocks.fill(
+            order,
+            weights(self._admitted, compared),
+            lambda drawn: [min(order, key=lambda slot: (compared[drawn[slot]], self._random.random()))],
+        )
         self._blocks.run(order)
-        least = min(order, key=lambda slot: (compared[filling.laws[slot]], self._random.random()))
-        self._comparer.with_exact(least, filling)
+        self._comparer.with_exact(filling.compared[0], filling)
         self._blocks.probe(order)
         self._blocks.refuse_trespass(filling)
         self._blocks.release()
@@ -81,7 +84,8 @@ class Auditor:
         """Run a block in which one random slot holds the case; return its error and the seconds of a launch."""
         order = self._blocks.some_slots(length)
         slot = self._random.choice(order)
-        filling = self._blocks.fill(order, weights(self._admitted, {}), {slot: (case.law, case.given)})
+        placed = {slot: (case.law, case.given)}
+        filling = self._blocks.fill(order, weights(self._admitted, {}), lambda _: [slot], placed)
         took = self._blocks.run(order, timeout)
         error = self._comparer.with_case(slot, filling, case)
         self._blocks.probe(order)

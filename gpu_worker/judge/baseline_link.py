@@ -77,6 +77,7 @@ class BaselineLink:
 
     def answer(self, slot: int) -> list[torch.Tensor]:
         """Return the reference's outputs for a slot, in memory that the reference process can write; not timed."""
+        self._device.synchronize()
         return self._reference.shared_outputs(slot)
 
     def _timed(self, question: messages.Block | messages.Replay) -> float | None:

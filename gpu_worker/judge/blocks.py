@@ -35,6 +35,9 @@ earlier blocks, cannot tell them from those that come; slots with and without a 
 DECOY_SHARE = 4
 """At most one slot in so many is a decoy: where there are few, each is so large that working ahead saves nothing."""
 
+Choose = Callable[[Mapping[int, str]], Sequence[int]]
+"""Chooses, by the laws that slots were filled under, those whose launches will be compared."""
+
 Hold = Callable[[bool], float | None]
 """Stops or continues the runner; the moment since or until which it stands still, None where it holds no host code."""
 
@@ -46,8 +49,12 @@ class Filling:
     order: Sequence[int]
     laws: Mapping[int, str]
     """By slot."""
+    compared: Sequence[int]
+    """Slots whose launches will be compared, which nothing outside of this process tells."""
     digests: Digests
+    """Of those."""
     watch: Watch
+    """Of all."""
 
 
 @dataclass(frozen=True)
@@ -106,25 +113,30 @@ class Blocks:
         self,
         order: Sequence[int],
         weights: Mapping[str, float],
+        choose: Choose,
         placed: Mapping[int, tuple[str, Sequence[torch.Tensor]]] | None = None,
     ) -> Filling:
         """Fill and poison slots, with laws drawn by weight; ``placed`` are slots given certain tensors, and their laws.
 
-        The kernel's static memory becomes what it was after loading; the runner is stopped afterwards.
+        The kernel's static memory becomes what it was after loading; the runner is stopped afterwards. Of slots to be
+        compared, inputs are digested while they are in the cache from being written, as those of all others are.
         """
         self._link.reset()
         self.stop()
         self.fillings.renew()
         names = self._random.choices(list(weights), list(weights.values()), k=len(order))
-        chosen = dict(zip(order, names, strict=True))
+        laws = dict(zip(order, names, strict=True)) | {slot: law for slot, (law, _) in (placed or {}).items()}
+        compared = choose(laws)
+        digests = {}
         for slot in order:
             if placed is not None and slot in placed:
-                chosen[slot], tensors = placed[slot]
-                self.slots.fill(slot, tensors)
+                self.slots.fill(slot, placed[slot][1])
             else:
-                self.fillings.fill(self.slots, slot, chosen[slot])
+                self.fillings.fill(self.slots, slot, laws[slot])
+            if slot in compared:
+                digests[slot] = self.slots.digest(slot)
             self.slots.poison(slot)
-        return Filling(order, chosen, self.slots.digests(order), self.slots.watch(order))
+        return Filling(order, laws, compared, digests, self.slots.watch(order))
 
     def run(self, order: Sequence[int], timeout: float | None = None) -> BlockTime:
         """Launch the kernel once for each slot; ``timeout`` is for a launch. The runner is stopped afterwards."""

@@ -91,10 +91,12 @@ class Comparer:
         if broken is not None:
             message = f"the kernel wrote outside of its buffers, next to {broken}"
             raise KernelFailed(FailureKind.OUT_OF_BOUNDS_WRITE, message, tensor=broken, law=filling.laws[slot])
-        refuse_change(self._slots.changed_since(slot, filling.digests), filling.laws[slot])
+        refuse_change(self._slots.changed_since(slot, filling.digests[slot]), filling.laws[slot])
 
     def _agrees_with_pytorch(self, slot: int, law: str) -> bool:
-        self._pytorch.assume(self._slots.storages(slot)[self._inputs :])
+        storages = self._slots.storages(slot)
+        self._pytorch.fill(slot, storages)
+        self._pytorch.assume(storages[self._inputs :])
         got, wanted = self._slots.outputs(slot), self._pytorch.answer(slot)
         bound = PYTORCH_FACTOR * self._bounds.tolerances[law] + 2 * self._bounds.reference_error(law)
         return all(self._difference(law, mine, its) <= bound for mine, its in zip(wanted, got, strict=True))

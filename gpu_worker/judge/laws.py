@@ -15,6 +15,7 @@ from functools import partial
 import torch
 
 from cupilot.domain.problem import Role, TensorSpec
+from gpu_worker.judge import copies
 from gpu_worker.judge.structure import Structure, like
 
 OWN = "own"
@@ -49,9 +50,6 @@ SPREAD_SAMPLE = 2**20
 NOISE_PERIOD = 2**20 + 7
 """A prime: rows of usual lengths do not see the same noise twice."""
 
-NOISE_PERIODS = 64
-"""So many are combined with a tensor at once: few launches on a GPU, and temporaries of 256 MB."""
-
 _MANTISSAS = {
     torch.float32: (torch.int32, 23),
     torch.float64: (torch.int64, 52),
@@ -78,22 +76,22 @@ Transform = Callable[[torch.Tensor, torch.Generator], None]
 
 def signed(values: torch.Tensor, generator: torch.Generator) -> None:
     """Give values random signs."""
-    _with_noise(values, generator, lambda part, chance: part.mul_(chance.sign_()))
+    _with_noise(values, generator, torch.Tensor.mul_, torch.Tensor.sign_)
 
 
 def wide_range(values: torch.Tensor, generator: torch.Generator) -> None:
     """Multiply values by random powers of two."""
-    _with_noise(values, generator, lambda part, chance: part.mul_(chance.mul_(WIDE_EXPONENTS).exp2_()))
+    _with_noise(values, generator, torch.Tensor.mul_, lambda chance: chance.mul_(WIDE_EXPONENTS).exp2_())
 
 
 def integers(values: torch.Tensor, generator: torch.Generator) -> None:
     """Replace values by whole numbers from -:data:`LARGEST_INTEGER` to it, but no zeros."""
 
-    def whole(part: torch.Tensor, chance: torch.Tensor) -> None:
+    def whole(chance: torch.Tensor) -> torch.Tensor:
         size = chance.abs().mul_(LARGEST_INTEGER).floor_().clamp_max_(LARGEST_INTEGER - 1).add_(1)
-        part.copy_(torch.where(chance < 0, -size, size))
+        return size.copysign_(chance)
 
-    _with_noise(values, generator, whole)
+    _with_noise(values, generator, torch.Tensor.copy_, whole)
 
 
 def planted_extremes(values: torch.Tensor, generator: torch.Generator) -> None:
@@ -123,7 +121,7 @@ def _plant(values: torch.Tensor, count: int, size: float, generator: torch.Gener
     places = torch.randint(0, flat.numel(), (count,), generator=generator, device=flat.device)
     factors = torch.rand(count, generator=generator, device=flat.device).add_(0.5).mul_(size)
     signs = torch.randint(0, 2, (count,), generator=generator, device=flat.device).mul_(2).sub_(1)
-    largest = torch.linalg.vector_norm(flat, math.inf).to(factors.dtype)
+    largest = _largest(flat).to(factors.dtype)
     amounts = (factors * signs * torch.where(largest > 0, largest, 1.0)).to(flat.dtype)
     flat[places] = flat[places] + amounts if add else amounts
 
@@ -263,28 +261,43 @@ def jitter(state: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def noise(pattern: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Draw uniform numbers in [-1, 1) in the shape and dtype of ``pattern``; they repeat after :data:`NOISE_PERIOD`."""
     result = torch.empty(pattern.shape, dtype=pattern.dtype, device=pattern.device)
-    _with_noise(result, generator, lambda part, chance: part.copy_(chance))
+    _with_noise(result, generator, torch.Tensor.copy_)
     return result
 
 
 def _with_noise(
-    values: torch.Tensor, generator: torch.Generator, combine: Callable[[torch.Tensor, torch.Tensor], object]
+    values: torch.Tensor,
+    generator: torch.Generator,
+    combine: Callable[[torch.Tensor, torch.Tensor], object],
+    prepare: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> None:
     """Call ``combine(part, noise)`` over stretches of a contiguous tensor; it changes the part in place.
 
     PyTorch draws random numbers on one thread (9 ns each): whole tensors of them would be most of a preparation's time.
+    So they repeat; ``prepare`` makes of them, once and in place, what is combined with each period.
     """
     flat = values.view(-1)
     block = torch.rand(min(flat.numel(), NOISE_PERIOD), generator=generator, device=flat.device).mul_(2).sub_(1)
     block = block.to(flat.dtype)
-    for part in torch.split(flat, NOISE_PERIODS * NOISE_PERIOD):
-        chance = block.repeat(-(-part.numel() // block.numel()))[: part.numel()]
-        combine(part, chance)
+    if prepare is not None:
+        block = prepare(block)
+    periods = flat.numel() // max(1, block.numel())
+    whole = periods * block.numel()
+    if whole:
+        combine(flat[:whole].view(periods, -1), block)
+    if whole < flat.numel():
+        combine(flat[whole:], block[: flat.numel() - whole])
 
 
 def largest_magnitude(tensor: torch.Tensor) -> float:
     """Return largest absolute value; NaN where there is one."""
-    return float(torch.linalg.vector_norm(tensor.reshape(-1), math.inf))
+    return float(_largest(tensor))
+
+
+def _largest(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the largest absolute value: ``vector_norm`` takes twenty times as long on one thread."""
+    least, most = torch.aminmax(tensor)
+    return torch.maximum(-least, most)
 
 
 def round_mantissa(tensor: torch.Tensor, bits: int) -> torch.Tensor:
@@ -299,11 +312,14 @@ def round_mantissa(tensor: torch.Tensor, bits: int) -> torch.Tensor:
     return like(tensor, rounded.view(tensor.dtype))
 
 
-def nudge(tensor: torch.Tensor, relative: float, seed: int) -> torch.Tensor:
-    """Move each value by the share ``relative`` of itself, up or down at random, in float64 (for conditioning)."""
-    if not tensor.is_floating_point():
-        return tensor
-    generator = torch.Generator(device=tensor.device).manual_seed(seed)
-    nudged = torch.empty(tensor.shape, dtype=torch.float64, device=tensor.device).copy_(tensor)
-    _with_noise(nudged, generator, lambda part, chance: part.mul_(chance.sign_().mul_(relative).add_(1.0)))
-    return nudged if tensor.is_contiguous() else torch.empty_like(tensor, dtype=torch.float64).copy_(nudged)
+def nudge(tensors: Sequence[torch.Tensor], relative: float, seed: int) -> None:
+    """Move each floating value by the share ``relative`` of itself, up or down at random, in place."""
+    for index, tensor in enumerate(tensors):
+        if tensor.is_floating_point() and tensor.numel():
+            generator = torch.Generator(device=tensor.device).manual_seed(seed + index)
+            factors = partial(_near_one, relative=relative)
+            _with_noise(copies.flat(tensor), generator, torch.Tensor.mul_, factors)
+
+
+def _near_one(chance: torch.Tensor, *, relative: float) -> torch.Tensor:
+    return chance.sign_().mul_(relative).add_(1.0)

@@ -112,9 +112,15 @@ class ReferenceLink:
         question = messages.Run(given=self._hand_over(tensors), seed=seed)
         return self._checked(self._tensors(self.ask(question, messages.Tensors)))
 
-    def run_exact(self, tensors: Sequence[torch.Tensor], *, rounded: bool = False) -> list[torch.Tensor]:
-        """Return the outputs in float64, or in float32 where memory is short; ``rounded``: wherever they are large."""
-        question = messages.RunExact(given=self._hand_over(tensors), rounded=rounded)
+    def run_exact(
+        self, tensors: Sequence[torch.Tensor], *, rounded: bool = False, nudge: float = 0.0, seed: int = 0
+    ) -> list[torch.Tensor]:
+        """Return the outputs in float64, or in float32 where memory is short; ``rounded``: wherever they are large.
+
+        With ``nudge``, each given value is moved by that share of itself, up or down by ``seed``.
+        """
+        layouts = self._hand_over(tensors)
+        question = messages.RunExact(given=layouts, rounded=rounded, nudge=nudge, nudge_seed=seed)
         answer = self.ask(question, messages.ExactTensors)
         self.exact = self.exact and answer.exact
         return self._counted(self._tensors(answer))

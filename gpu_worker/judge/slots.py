@@ -18,11 +18,8 @@ from gpu_worker.targets.base import ALIGNMENT, JudgeDevice
 GUARD_BYTES = 1024
 """On both sides of every buffer: an unrolled vector loop that runs over writes a few hundred bytes."""
 
-GATHERED_SHARE = 4
-"""Of fewer slots than one in so many, the bytes are gathered before they are looked at."""
-
 DIGESTED_WORDS = 2**22
-"""So many words of eight bytes are multiplied at once, in all slots together."""
+"""So many words of eight bytes are multiplied at once."""
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MULTIPLIER = 0x5851F42D4C957F2D
@@ -37,8 +34,8 @@ FEWEST_WATCHED = 16
 """Of each tensor of each slot."""
 
 
-Digests = Mapping[str, Mapping[int, int]]
-"""By tensor and slot."""
+Digests = Mapping[int, Sequence[int]]
+"""Numbers of the given tensors, by slot."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,8 @@ class Slots:
         self._device = device
         self._arena = device.allocate(count * self.slot_bytes)
         self._rows = self._arena.bytes.view(count, self.slot_bytes)
-        self._factors = _random_words(max(1, DIGESTED_WORDS // count), self._rows.device)
+        most = max((self._digested_words(spec.name) for spec in self._given), default=1)
+        self._factors = _random_words(min(DIGESTED_WORDS, most), self._rows.device)
         self._guard = torch.randint(0, 256, (GUARD_BYTES,), dtype=torch.uint8).to(self._arena.bytes.device)
         self._poisons: dict[tuple[int, str], int] = {}
         self.renew()
@@ -116,30 +114,29 @@ class Slots:
         for storage, tensor in zip(self.storages(slot), tensors, strict=True):
             storage.copy_(flat_storage(tensor))
 
-    def digests(self, order: Sequence[int]) -> Digests:
-        """Return a number for each given tensor of these slots, which tells whether a byte has changed since.
+    def digest(self, slot: int) -> list[int]:
+        """Return a number for each given tensor of a slot, which tells whether a byte has changed since.
 
         Sums of words times secret odd numbers, modulo 2^64: one changed word always shows, and several can hide each
         other by chance only.
         """
-        slots = list(range(self.count)) if len(order) > self.count // GATHERED_SHARE else list(order)
-        rows = self._rows if len(slots) == self.count else self._rows[slots]
-        return {spec.name: dict(zip(slots, self._digest(spec.name, rows), strict=True)) for spec in self._given}
+        return [self._digest(slot, spec.name) for spec in self._given]
 
-    def changed_since(self, slot: int, digests: Digests) -> str | None:
-        """Name of a given tensor of a slot that is not what it was when the digests were made; None where all are."""
-        row = self._rows[slot : slot + 1]
-        return next((name for name, before in digests.items() if self._digest(name, row) != [before[slot]]), None)
+    def changed_since(self, slot: int, digest: Sequence[int]) -> str | None:
+        """Name of a given tensor of a slot that is not what it was when digested; None where all are."""
+        pairs = zip(self._given, digest, strict=True)
+        return next((spec.name for spec, before in pairs if self._digest(slot, spec.name) != before), None)
 
-    def _digest(self, name: str, rows: torch.Tensor) -> list[int]:
-        start, words = self._offsets[name], -(-self._sizes[name] // 8)
-        given = rows[:, start : start + 8 * words].view(torch.int64)
-        total = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
-        for part in torch.split(given, len(self._factors), 1):
-            sums = (part * self._factors[: part.shape[1]]).sum(1)
-            total.mul_(_MULTIPLIER).add_(sums)
-        digests: list[int] = total.tolist()
-        return digests
+    def _digest(self, slot: int, name: str) -> int:
+        start = self._offsets[name]
+        words = self._rows[slot, start : start + 8 * self._digested_words(name)].view(torch.int64)
+        total = torch.zeros((), dtype=torch.int64, device=words.device)
+        for part in torch.split(words, len(self._factors)):
+            total.mul_(_MULTIPLIER).add_((part * self._factors[: len(part)]).sum())
+        return int(total)
+
+    def _digested_words(self, name: str) -> int:
+        return -(-self._sizes[name] // 8)
 
     def watch(self, order: Sequence[int]) -> Watch:
         """Remember random bytes of what these slots' kernels are given."""

@@ -1,8 +1,9 @@
 """Times a kernel against a baseline in ABBA pairs of blocks, on fresh data, and verifies what the timed launches wrote.
 
 A block is a number of launches, each in a slot of its own, after the cache was flushed; a kernel block and a baseline
-block over the same slots make a pair. Which launches are compared is drawn after the pair, and they are held to the
-tolerances of the laws that their slots were drawn under. Audits come between pairs and after them. First launches are
+block over the same slots make a pair. Which launches are compared is drawn for each pair, in this process alone, and
+they are held to the tolerances of the laws that their slots were drawn under. Audits come between pairs and after them.
+First launches are
 timed by themselves too: nobody can have worked ahead for them. All slots' inputs are watched, since data that a kernel
 has spoilt could make the baseline slow. While the baseline runs the runner is held, so that a kernel's background
 threads can slow nothing down.
@@ -15,7 +16,8 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,7 +26,7 @@ import torch
 from cupilot.domain.evaluation import Baseline, Comparison, FailureKind, Interval
 from gpu_worker.judge.audit import Auditor
 from gpu_worker.judge.baseline_link import BaselineLink
-from gpu_worker.judge.blocks import Blocks, BlockTime, Filling
+from gpu_worker.judge.blocks import Blocks, BlockTime, Choose, Filling
 from gpu_worker.judge.clocks import Clocks
 from gpu_worker.judge.cold_start import ColdStart
 from gpu_worker.judge.comparison import Comparer
@@ -117,7 +119,10 @@ class PairedTimer:
         self._blocks.graphs = False
         self._baseline = baseline
         self._pytorch.use(self._blocks.slots.count)
-        self._kept = self._fill(self._blocks.length(kernel_hint)) if effort.one_filling else None
+        length = self._blocks.length(kernel_hint)
+        self._kept = self._fill_for(length, length) if effort.one_filling else None
+        if self._kept is not None:
+            self._give_pytorch(self._kept.order)
         self._kept_is_checked = False
         kernel, reference = self._warm_up(kernel_hint)
         if min(kernel, reference) < self._device.graph_below_seconds:
@@ -200,15 +205,17 @@ class PairedTimer:
         Where the clocks disagree about one, both are timed anew: it is not taken for fast.
         """
         while True:
-            filling = self._fill(count)
-            order = iter(filling.order)
-            blocks = [list(itertools.islice(order, length)) for length in lengths]
+            order = self._blocks.some_slots(count)
+            rest = iter(order)
+            blocks = [list(itertools.islice(rest, length)) for length in lengths]
+            some = [self._random.choice(block) for block in blocks]
+            filling = self._fill(order, partial(_always, some))
             times: list[float] = []
-            for block in blocks:
+            for block, compared in zip(blocks, filling.compared, strict=True):
                 seconds = self._kernel_block(block, filling)
                 if seconds is not None:
                     times.append(seconds * len(block))
-                self._comparer.with_pytorch(self._random.choice(block), filling)
+                self._comparer.with_pytorch(compared, filling)
             self._blocks.release()
             if len(times) == len(lengths):
                 return times
@@ -234,10 +241,12 @@ class PairedTimer:
 
     def _pair(self, kernel_count: int, baseline_count: int, *, kernel_leads: bool) -> tuple[float | None, float | None]:
         """Return seconds a launch of kernel and baseline (None: clocks disagree), on one filling of the slots."""
-        filling = self._kept or self._fill(max(kernel_count, baseline_count))
+        filling = self._kept or self._fill_for(max(kernel_count, baseline_count), kernel_count)
         self._blocks.stop()
         kernel_order = filling.order[:kernel_count]
         baseline_order = self._random.sample(filling.order, baseline_count)
+        if self._kept is None:
+            self._give_pytorch(baseline_order)
         sides: list[Callable[[], float | None]] = [
             partial(self._kernel_block, kernel_order, filling),
             partial(self._baseline_block, baseline_order),
@@ -248,27 +257,36 @@ class PairedTimer:
             self._log.read()
         kernel, reference = times if kernel_leads else reversed(times)
         if not self._kept_is_checked:
-            self._check_some(kernel_order, filling)
+            for slot in filling.compared:
+                self._comparer.with_pytorch(slot, filling)
         self._kept_is_checked = self._kept is not None
         self._blocks.release()
         return kernel, reference
 
-    def _check_some(self, order: Sequence[int], filling: Filling) -> None:
-        """Compare some launches of a block: those under laws that were compared least, otherwise at random."""
-        compared = self._comparer.compared
-        shuffled = self._random.sample(order, len(order))
-        for _ in range(min(CHECKED_LAUNCHES, len(order))):
-            slot = min(shuffled, key=lambda slot: compared[filling.laws[slot]])
-            shuffled.remove(slot)
-            self._comparer.with_pytorch(slot, filling)
-
-    def _fill(self, count: int) -> Filling:
-        """Fill so many slots, taken at random, on both sides."""
+    def _fill_for(self, count: int, launches: int) -> Filling:
+        """Fill so many slots, taken at random; of the first ``launches``, some will be compared."""
         order = self._blocks.some_slots(count)
-        filling = self._blocks.fill(order, weights(self._admitted, self._comparer.compared))
-        for slot in filling.order:
+        return self._fill(order, partial(self._least_compared, order[:launches]))
+
+    def _fill(self, order: Sequence[int], choose: Choose) -> Filling:
+        return self._blocks.fill(order, weights(self._admitted, self._comparer.compared), choose)
+
+    def _give_pytorch(self, order: Sequence[int]) -> None:
+        """Copy what PyTorch is timed on; what it is compared on follows once a kernel left it as it was."""
+        for slot in order:
             self._pytorch.fill(slot, self._blocks.slots.storages(slot))
-        return filling
+
+    def _least_compared(self, order: Sequence[int], drawn: Mapping[int, str]) -> list[int]:
+        """Choose launches of a block: those under laws that were compared least, otherwise at random."""
+        compared = Counter(self._comparer.compared)
+        shuffled = self._random.sample(order, len(order))
+        chosen = []
+        for _ in range(min(CHECKED_LAUNCHES, len(order))):
+            slot = min(shuffled, key=lambda slot: compared[drawn[slot]])
+            shuffled.remove(slot)
+            chosen.append(slot)
+            compared[drawn[slot]] += 1
+        return chosen
 
     def _kernel_block(self, order: Sequence[int], filling: Filling) -> float | None:
         block = self._blocks.run(order)
@@ -304,6 +322,10 @@ class PairedTimer:
         if _is_scattered(speedup) and count < WIDE_PAIRS and elapsed < PATIENCE * effort.seconds:
             return False
         return elapsed > effort.seconds or half_width(speedup) < effort.half_width
+
+
+def _always(slots: Sequence[int], laws: Mapping[int, str]) -> Sequence[int]:  # noqa: ARG001
+    return slots
 
 
 def _refuse_scatter(speedup: Interval, pairs: int) -> None:

@@ -96,6 +96,10 @@ class RunExact(Question):
     given: Layouts
     rounded: bool
     """True if large results are rounded to float32."""
+    nudge: float = 0.0
+    """Share of itself by which each given value is moved, up or down at random, once it is in float64. It is done over
+    there, for inputs in float64 would take twice the memory, three times over."""
+    nudge_seed: int = 0
 
 
 class RunSelecting(Question):

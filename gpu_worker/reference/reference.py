@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Graph, NumericsPolicy, ProblemFacts, Role, TensorSpec
 from gpu_worker.judge import counting
-from gpu_worker.judge.copies import EXACT_ELEMENTS, alike, copy_of, dense, in_float64, shortened
+from gpu_worker.judge.copies import EXACT_ELEMENTS, Change, alike, changed_copies, copy_of, dense, in_float64, shortened
 from gpu_worker.judge.deviation import Expected, Selection, deviation, unit_of
 from gpu_worker.judge.dtypes import DTYPES
 from gpu_worker.judge.refusal import UnusableReference, blaming_reference, out_of_memory
@@ -155,24 +155,28 @@ class Reference:
             outputs = _outputs(self._functional(*self._split(copies)))
         return [tensor.to(dtype) for tensor, dtype in zip(outputs, self._output_dtypes, strict=True)]
 
-    def run_exact(self, tensors: Sequence[torch.Tensor], *, in_pieces: bool = True) -> list[torch.Tensor]:
+    def run_exact(
+        self, tensors: Sequence[torch.Tensor], *, in_pieces: bool = True, change: Change | None = None
+    ) -> list[torch.Tensor]:
         """Return the outputs with every floating tensor, and PyTorch's default dtype, in float64.
 
         Where memory is too short for that and the operator treats the elements of a batch apart, it is run on pieces of
         the batch; large results are float32 then. Without ``in_pieces`` that is an :class:`UnusableReference`.
+        ``change`` is made to private copies of the tensors, in place, before they are used.
         """
         if not self.exact:
-            return [in_float64(tensor) for tensor in self.run(tensors)]
+            return [in_float64(tensor) for tensor in self.run(changed_copies(tensors, change) if change else tensors)]
         try:
-            return self._in_float64(tensors)
+            return self._in_float64(tensors, change)
         except RuntimeError as error:
             short = out_of_memory(error)
         self._free_memory()
         if short and not in_pieces:
             raise UnusableReference("there is too little memory for float64", FailureKind.OUT_OF_MEMORY)
-        if short and (pieces := self._in_pieces(tensors)) is not None:
+        if short and (pieces := self._in_pieces(tensors, change)) is not None:
             return pieces
-        outputs = self.run(tensors)  # where it raises, it has no answer to these tensors at all
+        # Where it raises, it has no answer to these tensors at all.
+        outputs = self.run(changed_copies(tensors, change) if change else tensors)
         self.exact = False
         return [in_float64(tensor) for tensor in outputs]
 
@@ -183,19 +187,19 @@ class Reference:
             outputs = self.run_exact(tensors, in_pieces=in_pieces)
         return [(shortened(tensor.contiguous()), _shortened(watch.selection(tensor))) for tensor in outputs]
 
-    def _in_float64(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        copies = [copy_of(tensor, _RESULT_DTYPES.get(tensor.dtype)) for tensor in tensors]
+    def _in_float64(self, tensors: Sequence[torch.Tensor], change: Change | None) -> list[torch.Tensor]:
+        copies = changed_copies(tensors, change, _RESULT_DTYPES)
         with self.device.policy(NumericsPolicy.FP32), _default_dtype(torch.float64):
             return _outputs(self._functional(*self._split(copies)))
 
-    def _in_pieces(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+    def _in_pieces(self, tensors: Sequence[torch.Tensor], change: Change | None) -> list[torch.Tensor] | None:
         """Run the batch in as many pieces as memory needs; None if the operator mixes elements of a batch."""
         count = 2
         while count <= min(MOST_PIECES, self._batch):
             try:
                 if self._separable is None:
                     self._separable = self._gives_the_same(tensors, count)
-                return self._joined(tensors, count) if self._separable else None
+                return self._joined(tensors, count, change) if self._separable else None
             except RuntimeError as error:
                 if not out_of_memory(error):
                     return None
@@ -203,12 +207,12 @@ class Reference:
             count *= 2
         return None
 
-    def _joined(self, tensors: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
+    def _joined(self, tensors: Sequence[torch.Tensor], count: int, change: Change | None) -> list[torch.Tensor]:
         """Return the exact results of the pieces, one behind the other."""
         joined: list[torch.Tensor] = []
         start = 0
         for piece in self._pieces(tensors, count):
-            for index, part in enumerate(self._in_float64(piece)):
+            for index, part in enumerate(self._in_float64(piece, change)):
                 if start == 0:
                     shape = (self._batch, *part.shape[1:])
                     large = part.dtype is torch.float64 and part.numel() * count > EXACT_ELEMENTS

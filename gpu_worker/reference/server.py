@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import singledispatchmethod
+from functools import partial, singledispatchmethod
 from typing import Any, Literal
 
 import torch
@@ -18,6 +18,7 @@ from cupilot.domain.problem import Role, TensorSpec
 from gpu_worker.channel import Channel, ChannelClosed
 from gpu_worker.judge.copies import shortened
 from gpu_worker.judge.exchange import TensorLayout, layouts_from_json, places, write
+from gpu_worker.judge.laws import nudge
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
 from gpu_worker.messages import reference as messages
 from gpu_worker.messages.reference import Answer
@@ -138,7 +139,8 @@ class ReferenceServer:
 
     @_reply.register
     def _run_exact(self, question: messages.RunExact) -> messages.ExactTensors:
-        outputs = self.reference.run_exact(self._given(question.given), in_pieces=question.again)
+        moved = partial(nudge, relative=question.nudge, seed=question.nudge_seed) if question.nudge else None
+        outputs = self.reference.run_exact(self._given(question.given), in_pieces=question.again, change=moved)
         if question.rounded:
             outputs = [shortened(tensor) for tensor in outputs]
         return messages.ExactTensors(results=self._deliver(outputs), exact=self.reference.exact)

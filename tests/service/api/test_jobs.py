@@ -189,6 +189,16 @@ def test_a_file_that_cannot_be_a_problem_is_refused(team: Team, source: str, whe
     assert _error(response)["where"] == where
 
 
+def test_several_workloads_are_not_for_the_playbook(team: Team) -> None:
+    several = 'ROWS = 4\nWORKLOADS = [{"name": "one", "values": {"ROWS": 8}}]\n' + SOURCE
+    response = team.http.post("/v1/jobs", json=job_request(problem={"source": several}))
+    assert (response.status_code, _error(response)["where"]) == (422, "body.agents")
+    assert "several workloads" in _error(response)["message"]
+    unknown = several.replace('"ROWS": 8', '"COLUMNS": 8')
+    response = team.http.post("/v1/jobs", json=job_request(problem={"source": unknown}))
+    assert (_error(response)["code"], _error(response)["where"]) == ("invalid_problem", "problem.source:2")
+
+
 def test_a_file_is_never_run_by_the_api(team: Team, tmp_path: Any) -> None:
     trace = tmp_path / "ran"
     team.submit(problem={"source": f"open({str(trace)!r}, 'w').close()\nraise SystemExit(1)\n{SOURCE}"})

@@ -12,9 +12,10 @@ from sqlalchemy import select
 
 from api.pages.routes import ROUTERS
 from api.pages.visits import COOKIE
-from cupilot.domain.evaluation import Failure, FailureKind, Verdict
+from cupilot.domain.evaluation import Failure, FailureKind, Verdict, WorkloadResult
 from cupilot.domain.people import Role, Scope
 from cupilot.domain.states import JobState, WorkerKind
+from cupilot.domain.workload import Workload
 from cupilot.storage.db.tables.jobs import Candidate
 from cupilot.storage.db.tables.models import LlmCall
 from cupilot.storage.db.tables.people import Team as TeamRow
@@ -190,6 +191,26 @@ def test_buttons_do_what_rest_does_and_only_from_these_pages(browser: httpx.Clie
         assert "cross_site" in refused.text
     assert browser.post("/ui/jobs/bulk", data={"job": [other], "action": "cancel"}).status_code == 303
     assert team.http.get(f"/v1/jobs/{other}").json()["state"] == "cancelled"
+
+
+def test_a_candidate_shows_its_workloads(world: World, browser: httpx.Client, team: Team) -> None:
+    one = audited(1.5)
+    parts = (
+        WorkloadResult(
+            workload=Workload(name="<one>", values={"ROWS": 1}, weight=3),
+            verdict=one.verdict,
+            laws=one.laws,
+            comparisons=one.comparisons,
+        ),
+        WorkloadResult(workload=Workload(name="many", values={"ROWS": 64, "DTYPE": "float16"})),
+    )
+    with world.database.transaction() as session:
+        story = Story(session, team.id).prepare()
+        story.candidate(story.generation(0), one.model_copy(update={"workloads": parts}), best=True)
+        page = f"/ui/jobs/{story.end(JobState.SUCCEEDED).id}/candidates/0"
+    text = shown(browser, page)
+    for part in ("&lt;one&gt;", "ROWS 1</td>", "ROWS 64, DTYPE float16", "not judged", "1.50x"):
+        assert part in text, part
 
 
 def test_a_candidate_shows_which_models_wrote_it(world: World, browser: httpx.Client, team: Team) -> None:

@@ -121,9 +121,13 @@ def test_rounding_of_mantissas_is_that_of_the_hardware_types(bits: int, dtype: t
 
 def test_a_nudge_is_one_rounding() -> None:
     x = torch.rand(1000) + 0.5
-    moved = laws.nudge(x, 2.0**-24, seed=1)
-    assert moved.dtype is torch.float64
+    moved, whole, expanded = x.double(), torch.arange(3), torch.ones(1, 3, dtype=torch.float64).expand(4, 3)
+    laws.nudge([moved, whole, expanded], 2.0**-24, seed=1)
     assert torch.allclose((moved / x.double() - 1).abs(), torch.tensor(2.0**-24, dtype=torch.float64), rtol=1e-6)
+    assert (moved > x.double()).any()
+    assert (moved < x.double()).any()
+    assert torch.equal(whole, torch.arange(3))
+    assert ((expanded - 1).abs() == 2.0**-24).all()
 
 
 TOGETHER: dict[str, Callable[[], torch.Tensor]] = {

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
 
 from cupilot.domain.problem import DType, GraphNode, NumericsPolicy, ProblemFacts, Role
+from gpu_worker.judge.copies import Change
+from gpu_worker.judge.laws import nudge
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.reference.reference import Reference
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
@@ -259,10 +262,10 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Float64 fails for more than so many rows."""
     honest = Reference._in_float64
 
-    def limited(self: Reference, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def limited(self: Reference, tensors: Sequence[torch.Tensor], change: Change | None) -> list[torch.Tensor]:
         if tensors[0].shape[0] > rows:
             raise RuntimeError("CUDA out of memory")
-        return honest(self, tensors)
+        return honest(self, tensors, change)
 
     monkeypatch.setattr(Reference, "_in_float64", limited)
 
@@ -284,7 +287,9 @@ def test_where_memory_is_short_the_oracle_runs_on_pieces_of_the_batch(
         whole = known.run_exact(given)
         short_of_memory(monkeypatch, rows=10)
         pieces = known.run_exact(given)
+        moved = known.run_exact(given, change=partial(nudge, relative=1e-4, seed=1))
     assert known.exact
+    assert all(0 < float((one - other).abs().max()) < 1e-3 for one, other in zip(whole, moved, strict=True))
     assert all(
         torch.allclose(one, other, rtol=1e-14) and one.dtype is torch.float64
         for one, other in zip(whole, pieces, strict=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +181,41 @@ def test_the_longest_honest_failure_is_within_the_limit() -> None:
     failure = failing(framed(messages.as_json(answer)), command=lambda link: link.load("kernel.so", []))
     assert failure.kind is FailureKind.COMPILE_ERROR
     assert failure.details["log"]
+
+
+def test_host_code_learns_an_order_in_parts_each_after_the_last_was_done() -> None:
+    """On one clock: what is done between two parts is timed too."""
+    order = list(range(100, 150))
+    given: list[list[int]] = []
+    ours, theirs = Channel.pair()
+
+    def obey() -> None:
+        with theirs, suppress(channels.ChannelClosed):
+            while True:
+                command, _ = theirs.receive()
+                assert not theirs.pending()
+                given.append(command["order"])
+                time.sleep(0.01)
+                theirs.send({"ok": True, "seconds": 0.01})
+
+    runner = threading.Thread(target=obey)
+    runner.start()
+    with ours:
+        link = RunnerLink(ours, trusted=False)
+        for _ in range(20):
+            given.clear()
+            host, reported = link.run(order, 5.0)
+            assert [slot for part in given for slot in part] == order
+            assert reported == pytest.approx(0.01 * len(given))
+            assert host >= 0.01 * len(given)
+            assert len(given) <= runner_link.MOST_PARTS
+    runner.join(5.0)
+
+
+def test_the_parts_of_an_order_are_drawn_anew_each_time() -> None:
+    chance = random.Random(3)
+    parts = [tuple(map(len, runner_link.in_parts(range(20), chance))) for _ in range(200)]
+    assert {len(lengths) for lengths in parts} == {1, 2, 3}
+    assert len(set(parts)) > 50
+    assert all(sum(lengths) == 20 and min(lengths) > 0 for lengths in parts)
+    assert runner_link.in_parts([7], chance) == [[7]]

@@ -13,19 +13,24 @@ from math import prod
 from agents.playbook.compiler.lowering.calls import Call, Unsupported, read
 from agents.playbook.compiler.lowering.creation import CREATION
 from agents.playbook.compiler.lowering.gathers import GATHERS
+from agents.playbook.compiler.lowering.indexed import INDEXED
 from agents.playbook.compiler.lowering.losses import LOSSES
 from agents.playbook.compiler.lowering.norms import NORMS
 from agents.playbook.compiler.lowering.pointwise import FORMULAS, converted, lower
 from agents.playbook.compiler.lowering.products import PRODUCTS
 from agents.playbook.compiler.lowering.reductions import REDUCTIONS
+from agents.playbook.compiler.lowering.selections import SELECTIONS
 from agents.playbook.compiler.lowering.views import View, is_view, views
 from agents.playbook.compiler.lowering.windows import WINDOWS
 from agents.playbook.compiler.tensors import Given, Map, Tensor
 from agents.playbook.recognition.values import is_in_place, out_of_place, reference, references
 from cupilot.domain.problem import GraphNode, ProblemFacts, Role
 
-MAKERS = {**CREATION, **GATHERS, **REDUCTIONS, **NORMS, **LOSSES, **PRODUCTS, **WINDOWS}
-_INT_ONLY = ("complex64", "complex128", "float8_e4m3fn", "float8_e5m2")
+MAKERS = {
+    **{**CREATION, **GATHERS, **INDEXED, **REDUCTIONS, **SELECTIONS},
+    **{**NORMS, **LOSSES, **PRODUCTS, **WINDOWS},
+}
+_NOT_HELD = ("complex64", "complex128")
 
 
 @dataclass(eq=False)
@@ -123,11 +128,12 @@ class Lowering:
             self._add(name, Place(tensor))
 
     def _made(self, call: Call, op: str) -> list[Tensor]:
-        unknown = next((dtype for dtype in call.node.dtypes if dtype.removeprefix("torch.") in _INT_ONLY), None)
+        unknown = next((dtype for dtype in call.node.dtypes if dtype.removeprefix("torch.") in _NOT_HELD), None)
         if unknown is not None:
             call.refuse(f"it makes {unknown.removeprefix('torch.')}, which kernels cannot hold")
         if op in MAKERS:
             made = MAKERS[op](call)
+            call.refuse_unread()
             return made if isinstance(made, list) else [made]
         if "." in op:
             tensor = lower(call, op)
