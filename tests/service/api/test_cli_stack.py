@@ -17,6 +17,7 @@ from cupilot.cli.app import app
 from cupilot.domain.webhooks import verify
 from cupilot.embedded import stack as embedded
 from cupilot.schemas import Report
+from tests.patience.judges import QUICK_STACK
 from tests.service.operators import RELU, SHORT_JOBS
 from tests.service.processes import wait_until
 from tests.service.receiver import Receiver
@@ -32,7 +33,7 @@ class Home:
         self.data = data
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("CUPILOT_")}
         self.environment |= {"HOME": str(folder), "CUPILOT_DATA": str(self.data)}
-        self.environment |= {"CUPILOT_WEBHOOK_NETWORKS": "127.0.0.0/8", **SHORT_JOBS}
+        self.environment |= {"CUPILOT_WEBHOOK_NETWORKS": "127.0.0.0/8", **SHORT_JOBS, **QUICK_STACK}
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """The command, running."""

@@ -26,6 +26,7 @@ from cupilot.embedded.report import Endpoint, PartState, Progress
 from cupilot.schemas import JobRequest, ProblemInput
 from cupilot.schemas.people import KeyRequest
 from tests.living import runs, still_running
+from tests.patience.judges import QUICK_STACK
 from tests.service.operators import SHORT_JOBS
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
@@ -62,7 +63,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of one stack. Tests leave it whole; it need not run."""
     folder = tmp_path_factory.mktemp("shared") / "a folder with spaces"
     with pytest.MonkeyPatch.context() as environment:
-        for name, value in (SECRETS | SHORT_JOBS).items():
+        for name, value in (SECRETS | SHORT_JOBS | QUICK_STACK).items():
             environment.setenv(name, value)
         yield folder
         embedded.down(folder)

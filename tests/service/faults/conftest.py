@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience.judges import QUICK_STACK
 from tests.service.faults.stack import Stack, adopt_orphans
 from tests.service.operators import SHORT_JOBS
 
@@ -17,6 +18,7 @@ QUICK = {
     "CUPILOT_STEP_ATTEMPTS": "12",
     "CUPILOT_PREPARE_TIMEOUT_SECONDS": "30",
     **SHORT_JOBS,
+    **QUICK_STACK,
 }
 
 

@@ -19,6 +19,8 @@ from cupilot.exports import ExportFormat
 from tests.unit.exports.installed import imported, launches_of, run, write
 from tests.unit.exports.winners import CPU_CASES, GELU, GELU_CPU, winner
 
+pytestmark = pytest.mark.builds
+
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -22,9 +22,9 @@ def _references_are_closed() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _patient_judge(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Start patient judges in these modules, and in no others: tests of cheating kernels need the judge's own clock."""
-    with patient_judges(quick=getattr(request.module, "QUICK_JUDGE", False)):
+def _quick_judges() -> Iterator[None]:
+    """Start quick judges in these modules, and in no others: tests of cheating kernels need the judge's own clock."""
+    with patient_judges(quick=True):
         yield
 
 
@@ -34,14 +34,15 @@ def work_dir(request: pytest.FixtureRequest) -> Path:
     return Path(request.config.cache.mkdir("gpu_worker"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def evaluator(work_dir: Path) -> Iterator[Evaluator]:
     with Evaluator(Target.CPU, work_dir, autotune=True) as opened:
         yield opened
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def preparation(evaluator: Evaluator) -> Preparation:
-    result = evaluator.prepare(PROBLEM)
+    with patient_judges(quick=True):  # made before a module's own fixtures
+        result = evaluator.prepare(PROBLEM)
     assert result.preparation is not None, result.failure
     return Preparation.model_validate_json(result.preparation.model_dump_json())

@@ -19,6 +19,8 @@ from gpu_worker.targets.cuda import compiler, installation
 from gpu_worker.targets.cuda.nvrtc import Program
 from gpu_worker.targets.cuda.toolchain import CudaToolchain, architecture
 
+pytestmark = pytest.mark.builds
+
 HEADER = "#pragma once\nconstexpr long long X_SIZE = 1024LL;\nconstexpr int BLOCK = 128;\n"
 
 SCALE = """#include "problem.h"

@@ -17,6 +17,8 @@ from gpu_worker.targets.cuda import policy
 from gpu_worker.targets.cuda.toolchain import CudaToolchain
 from gpu_worker.targets.elf import Image, InvalidElf
 
+pytestmark = pytest.mark.builds
+
 PLAIN = 'extern "C" void run(const float* x, float* out) { out[0] = 2 * x[0]; }\n'
 
 

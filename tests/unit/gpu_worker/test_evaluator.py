@@ -32,7 +32,6 @@ from tests.living import still_running
 from tests.unit.gpu_worker.lines import KERNEL, PLAN, PROBLEM, SLOW_KERNEL, SOURCE, kernel
 
 pytestmark = pytest.mark.judge
-QUICK_JUDGE = True
 
 
 def test_a_preparation_says_what_is_known(preparation: Preparation, evaluator: Evaluator) -> None:
@@ -150,9 +149,9 @@ def test_a_kernel_that_is_slower_than_the_incumbent_is_timed_no_further(
     results = [
         evaluator.evaluate(PROBLEM, preparation, kernel(f"// {number}\n{KERNEL}"), incumbent=1e6) for number in range(3)
     ]
-    assert [one.verdict for one in results] == [Verdict.AUDITED] * 3, [one.failure for one in results]
+    assert [result.verdict for result in results] == [Verdict.AUDITED] * 3, [result.failure for result in results]
     # Each cold-start block that a busy machine delays costs another pair.
-    assert min(one.comparisons[0].pairs for one in results) <= MIN_PAIRS
+    assert min(result.comparisons[0].pairs for result in results) <= MIN_PAIRS
 
 
 def test_the_next_kernels_runner_is_started_while_one_is_audited(
@@ -253,7 +252,7 @@ def test_a_kernel_is_reproduced_although_autotuning_broke_the_judge(
     assert result.verdict.counts, result.failure
     assert result.build is not None
     assert "no torch.compile max-autotune baseline: the judge ended while compiling" in result.build.log
-    assert Baseline.MAX_AUTOTUNE not in [one.baseline for one in result.comparisons]
+    assert Baseline.MAX_AUTOTUNE not in [comparison.baseline for comparison in result.comparisons]
 
 
 def test_a_confirmation_uses_fresh_processes_and_says_whether_times_agree(
@@ -269,7 +268,7 @@ def test_a_confirmation_uses_fresh_processes_and_says_whether_times_agree(
     assert {law.law for law in result.laws} == set(preparation.laws)
     assert result.comparisons[0].baseline.value == "eager"
     assert result.build is not None
-    flags = {one.baseline.value: one.flags for one in result.comparisons}
+    flags = {comparison.baseline.value: comparison.flags for comparison in result.comparisons}
     assert flags["eager"] == {"mode": "eager", "tf32": "off", "autocast": "off"}
     for baseline, mode in (
         ("torch.compile", "default"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gpu_worker import sweep
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.reuse import EvaluationStore
 from gpu_worker.sweep import PHASES, combination, one_at_a_time
+from tests.patience.judges import patient_judges
 from tests.unit.gpu_worker.lines import PROBLEM
 
 SLOW, BROKEN, WRONG, FAST = 2000, 2001, 1000, 1
@@ -57,6 +59,20 @@ def test_what_helped_alone_is_tried_together() -> None:
     assert combination(given, faster) == {"A": 2, "B": 512}
     assert combination(given, faster[:2]) is None
     assert combination(given, [faster[0], point(1.1, A=4, B=512)]) is None, "within noise"
+
+
+@pytest.fixture(scope="module")
+def evaluator(work_dir: Path) -> Iterator[Evaluator]:
+    """An evaluator whose judge times blocks long enough to tell the points apart."""
+    with patient_judges(), Evaluator(Target.CPU, work_dir, autotune=True) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def preparation(evaluator: Evaluator) -> Preparation:
+    result = evaluator.prepare(PROBLEM)
+    assert result.preparation is not None, result.failure
+    return result.preparation
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from tests.unit.agents.playbook.nvrtc import compile_cuda
 from tests.unit.agents.playbook.operators_under_test import Case, everything
 from tests.unit.agents.playbook.references import run_cpu, trace
 
+pytestmark = pytest.mark.builds
+
 EPSILON = {torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float64: 2.0**-52}
 GRAPHS = {**graphs(), **brought()}
 ALL = {**GRAPHS, **{f"template_{name}": case for name, case in list(everything().items())[::5]}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,8 @@ from tests.unit.agents.playbook.nvrtc import compile_cuda
 from tests.unit.agents.playbook.operators_under_test import Case, everything, pointwise, products, rows
 from tests.unit.agents.playbook.references import run_cpu, trace
 
+pytestmark = pytest.mark.builds
+
 PLAYBOOK = agents()
 SAMPLE = 4
 """Strategies for each operator and target; every one is compiled."""
@@ -41,27 +43,28 @@ def translated(about: Briefing, strategy: Strategy) -> Kernel:
     return PLAYBOOK.translator.translate(about, strategy, (), 0)
 
 
-def check_cpu(case: Case, strategy: Strategy, builds: Path) -> None:
-    """Run a kernel and compare it with float64, allowing some multiple of PyTorch's own error."""
+def check_cpu(case: Case, chosen: Sequence[Strategy], builds: Path) -> None:
+    """Run kernels and compare them with float64, allowing some multiple of PyTorch's own error."""
     facts, own = trace(case.function, case.inputs, case.parameters)
-    kernel = translated(briefing(facts, Target.CPU), strategy)
-    results = run_cpu(kernel, facts, {**case.inputs, **case.parameters}, builds)
-    for result, mine, exact in zip(results, own, case.exact(), strict=True):
-        if result.dtype == torch.int64:
-            assert torch.equal(result.view(mine.shape), mine), strategy
-            continue
-        spread = exact.std().item() if exact.numel() > 1 else exact.abs().item()
-        error = (result.view(exact.shape) - exact).abs().max().item() / spread
-        torch_error = (mine - exact).abs().max().item() / spread
-        assert error <= 4 * torch_error + 5e-7, (strategy, error, torch_error)
+    exacts = case.exact()
+    for strategy in chosen:
+        kernel = translated(briefing(facts, Target.CPU), strategy)
+        results = run_cpu(kernel, facts, {**case.inputs, **case.parameters}, builds)
+        for result, mine, exact in zip(results, own, exacts, strict=True):
+            if result.dtype == torch.int64:
+                assert torch.equal(result.view(mine.shape), mine), strategy
+                continue
+            spread = exact.std().item() if exact.numel() > 1 else exact.abs().item()
+            error = (result.view(exact.shape) - exact).abs().max().item() / spread
+            torch_error = (mine - exact).abs().max().item() / spread
+            assert error <= 4 * torch_error + 5e-7, (strategy, error, torch_error)
 
 
 @pytest.mark.parametrize("name", list(everything()))
 def test_cpu_kernels_compute_the_reference(name: str, builds: Path) -> None:
     case = everything()[name]
     facts, _ = trace(case.function, case.inputs, case.parameters)
-    for strategy in strategies(briefing(facts, Target.CPU), name):
-        check_cpu(case, strategy, builds)
+    check_cpu(case, strategies(briefing(facts, Target.CPU), name), builds)
 
 
 @pytest.mark.parametrize("name", [*list(pointwise())[::3], *list(rows())[::2], *list(products())[::3]])
@@ -153,7 +156,7 @@ def test_products_by_warpgroups_compile(
     kernel = translated(briefing(facts, Target.CUDA, Zone.COMPUTE), parse(f"{text}, {WARPGROUPS}: "))
     assert compile_cuda(kernel, facts) == ""
     assert SERIALISED not in compile_cuda(kernel, facts, "--ptxas-options=-v")
-    assert [one.swizzle for one in kernel.plan.tensor_maps] == [Swizzle.B128] * 2
+    assert [tensor_map.swizzle for tensor_map in kernel.plan.tensor_maps] == [Swizzle.B128] * 2
     many = "cluster_multicast" in text
     assert bool(kernel.plan.launches[0].cluster) is many
     assert ("multicast::cluster" in kernel.source) is many
@@ -222,7 +225,7 @@ def test_cpu_techniques_compute_the_reference(name: str, text: str, builds: Path
         case = Case(everything()[name].function, {"x": torch.randn(3, 300, 90)})
     else:
         case = everything()[name]
-    check_cpu(case, parse(text), builds)
+    check_cpu(case, [parse(text)], builds)
 
 
 @pytest.mark.parametrize(

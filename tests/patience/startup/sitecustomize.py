@@ -1,0 +1,11 @@
+"""Let a stack's GPU worker have quick judges: Python runs this file at the start of each process of the stack.
+
+For stacks whose environment has :data:`tests.patience.judges.QUICK_STACK`.
+"""
+
+import sys
+
+if "gpu" in sys.orig_argv:  # ``workers gpu``; no other role starts a judge
+    from tests.patience.devices import use_patient_judges
+
+    use_patient_judges(setattr, quick=True)
