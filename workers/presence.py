@@ -1,16 +1,17 @@
 """A worker's row: registered at its start, renewed by a thread also while the worker is busy, removed at its end.
 
 The thread also ends a worker that is of no use: one that is out of service, since its device is lost or it lacks memory
-or descriptors; one whose card another worker has; and one whose consumer is connected but reads nothing, which looks
-healthy from outside.
+or descriptors; one whose card another worker has; one whose consumer is connected but reads nothing, which looks
+healthy from outside; and one with a process that hangs, which has lost its step and holds its slot.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,7 +24,14 @@ from cupilot.domain.states import WorkerKind
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.queue.cards import CardTaken, take_card
-from cupilot.storage.queue.cluster import beat, forget_worker, register_worker, unclaimed_steps
+from cupilot.storage.queue.cluster import (
+    beat,
+    forget_worker,
+    held_steps,
+    mark_unhealthy,
+    register_worker,
+    unclaimed_steps,
+)
 from cupilot.storage.queue.drains import is_drained
 from workers.health import Pulse
 
@@ -53,15 +61,24 @@ class Presence:
         settings: Settings,
         database: Database,
         worker: Worker,
+        *,
         end_process: Callable[[], None],
         close_intake: Callable[[bool], None],
+        at_work: Callable[[], Collection[uuid.UUID]] = frozenset,
     ) -> None:
+        """``at_work`` returns the steps that the worker's processes have in hand, claimed or not."""
         self._database = database
         self._worker = worker
         self._end_process = end_process
         self._close_intake = close_intake
         self._first_seen: dict[uuid.UUID, int] = {}
         """Deliveries of each unclaimed step at the time when this worker first had a free slot for it."""
+        self._at_work = at_work
+        self._claimed: set[uuid.UUID] = set()
+        """Steps in hand that this worker was seen to have a lease on."""
+        self._lost: dict[uuid.UUID, float] = {}
+        """Those of them whose lease is gone, and since when."""
+        self._grace_seconds = settings.lease_seconds
         self._beat_seconds = settings.heartbeat_seconds
         self._pulse = Pulse(settings.health_file, worker.kind.value)
         self._end = threading.Event()
@@ -112,6 +129,16 @@ class Presence:
         self._first_seen = {step: self._first_seen.get(step, count) for step, count in unclaimed.items()}
         return any(count - self._first_seen[step] >= NEGLECT for step, count in unclaimed.items())
 
+    def _hanging(self, held: Collection[uuid.UUID]) -> uuid.UUID | None:
+        """Return a step that a process still has in hand for longer than a lease after it lost it.
+
+        A process that works notices in a second that it has lost its step, and lets go of it.
+        """
+        at_work, now = set(self._at_work()), time.monotonic()
+        self._claimed = (self._claimed | set(held)) & at_work
+        self._lost = {step: self._lost.get(step, now) for step in self._claimed.difference(held)}
+        return next((step for step, since in self._lost.items() if now - since > self._grace_seconds), None)
+
     def _report(self, registered: bool) -> bool:
         name = self._worker.name
         with self._database.transaction() as session:
@@ -121,6 +148,10 @@ class Presence:
             fault = None if row is None or row.healthy else row.note
             drained = is_drained(session, name)
             unclaimed = {} if drained else unclaimed_steps(session, name)
+            hanging = self._hanging(held_steps(session, name))
+            if hanging is not None and fault is None:
+                fault = f"a process of it hangs: it lost step {hanging} and does not let go of it"
+                mark_unhealthy(session, name, fault)
         self._close_intake(drained)
         if fault is not None:
             self._end_worker(f"it cannot serve: {fault}")

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 
 from celery import Celery
+from celery.worker import state
 
 from cupilot.domain.errors import CupilotError, Unavailable
 from workers.app import BUNDLE_TASK, POOL_TASK, STEP_TASK
@@ -26,6 +27,17 @@ def _end_if_exhausted(error: CupilotError) -> None:
     if (lack := lack_of(error)) is not None:
         logger.critical("this process ends: it %s", lack)
         os._exit(1)
+
+
+def steps_at_work() -> set[uuid.UUID]:
+    """Return the steps in the messages that this worker's children have in hand."""
+    steps: set[uuid.UUID] = set()
+    for request in tuple(state.active_requests):
+        if request.name == STEP_TASK:
+            steps.add(uuid.UUID(request.args[0]))
+        elif request.name == BUNDLE_TASK:
+            steps.update(map(uuid.UUID, request.args[0]))
+    return steps
 
 
 def register_tasks(app: Celery, owner: str, tools: Callable[[], Tools], draining: Draining) -> None:

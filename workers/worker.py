@@ -32,7 +32,7 @@ from workers.app import make_app
 from workers.draining import Draining
 from workers.logs import set_up_logs
 from workers.presence import Presence, Worker
-from workers.tasks import register_tasks
+from workers.tasks import register_tasks, steps_at_work
 from workers.tools import Tools, make_tools
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,9 @@ def run_worker(
     worker = Worker(name, kind, queues, concurrency, device)
     draining = Draining()
     own = Database(url, settings=settings, pool_size=PARENT_CONNECTIONS)
-    presence = Presence(settings, own, worker, end_process=_end_this_process, close_intake=draining.close)
+    presence = Presence(
+        settings, own, worker, end_process=_end_this_process, close_intake=draining.close, at_work=steps_at_work
+    )
 
     @cache
     def child_tools() -> Tools:

@@ -43,7 +43,8 @@ Moment = Annotated[datetime, AfterValidator(in_utc)]
 
 BUILD_LATER = "cupilot.cli" in sys.modules
 """True to build a model's validator at its first use. A command uses few of some hundred, and is to be quick; a
-service builds all of them at its start, so that its threads do not all begin to build one."""
+service builds all of them at its start, so that its threads do not all begin to build one. Then fields go without their
+descriptions too, for which each class's source is parsed and which only the API's documentation shows."""
 
 OPEN_ENUM = "x-extensible-enum"
 """Keyword of a JSON schema: the present values of a string to which values may be added."""

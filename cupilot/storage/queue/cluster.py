@@ -109,6 +109,11 @@ def unclaimed_steps(session: Session, name: str, *, limit: int = 20) -> dict[uui
     return {step: count for step, count in session.execute(sent)}  # noqa: C416 - rows are no pairs to mypy
 
 
+def held_steps(session: Session, name: str) -> Sequence[uuid.UUID]:
+    """Return the steps that the worker has a lease on."""
+    return session.scalars(select(Step.id).where(Step.state == StepState.RUNNING, Step.lease_owner == name)).all()
+
+
 def mark_unhealthy(session: Session, name: str, note: str) -> None:
     """Mark a worker as unhealthy, with the reason: its slots count no more."""
     session.execute(
