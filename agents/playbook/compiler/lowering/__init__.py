@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from agents.playbook.compiler.lowering.calls import Call, Unsupported, read
+from agents.playbook.compiler.lowering.calls import UNFORESEEN, Call, Unsupported, read
 from agents.playbook.compiler.lowering.creation import CREATION
 from agents.playbook.compiler.lowering.gathers import GATHERS
 from agents.playbook.compiler.lowering.indexed import INDEXED
@@ -84,7 +84,10 @@ class Lowering:
                 tensor.layout = spec.strides
                 self._add(spec.name, Place(tensor))
         for node in self._live():
-            self._node(node)
+            try:
+                self._node(node)
+            except UNFORESEEN as error:
+                raise Unsupported(node, f"a variant of it is not foreseen ({type(error).__name__})") from error
         return [self._value(name) for name in self.facts.graph.outputs]
 
     def _live(self) -> Sequence[GraphNode]:
@@ -180,4 +183,4 @@ def supported() -> frozenset[str]:
     return frozenset({*MAKERS, *FORMULAS})
 
 
-__all__ = ["Unsupported", "lowered", "supported"]
+__all__ = ["UNFORESEEN", "Unsupported", "lowered", "supported"]
