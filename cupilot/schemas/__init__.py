@@ -48,6 +48,7 @@ from cupilot.schemas.experiments import (
     ExperimentRequest,
     ExperimentSummary,
     ExperimentView,
+    SpeedSummary,
 )
 from cupilot.schemas.jobs import (
     BestSummary,
@@ -82,6 +83,7 @@ from cupilot.schemas.results import (
     CandidateView,
     ExportList,
     ExportOffer,
+    GenerationPoint,
     KernelView,
     LineageEntry,
     Report,
@@ -159,6 +161,7 @@ __all__ = [
     "ExportList",
     "ExportOffer",
     "FieldProblem",
+    "GenerationPoint",
     "Health",
     "ImportRequest",
     "JobBound",
@@ -199,6 +202,7 @@ __all__ = [
     "Report",
     "Request",
     "Response",
+    "SpeedSummary",
     "Spending",
     "StateEntry",
     "StrategyDifference",
