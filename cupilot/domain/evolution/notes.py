@@ -28,7 +28,7 @@ class Notes(Value):
     conversions: tuple[tuple[str, str], ...] = ()
     """Conversions that were wrong, each with what was wrong with it, oldest first."""
     repairs: tuple[str, ...] = ()
-    """What the Revisor said that it changed, a round each."""
+    """What the Revisor said that it changed, a round each: repairs, then performance revisions."""
 
     @classmethod
     def of(cls, proposal: Proposal) -> Notes:
