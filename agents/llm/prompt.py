@@ -335,7 +335,8 @@ def pool(matches: tuple[PoolMatch, ...]) -> str:
 
 def lessons(taught: Sequence[Lesson]) -> str:
     """Return kernels of similar problems before and after a change; those that are too long for it in words only."""
-    left, texts = MAX_LESSONS_CHARACTERS, []
+    left = MAX_LESSONS_CHARACTERS
+    texts: list[str] = []
     for lesson in taught:
         head = _lesson_words(lesson)
         kernels = [("before", lesson.before), ("after", lesson.after)]

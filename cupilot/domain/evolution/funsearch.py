@@ -75,7 +75,8 @@ class FunSearch(SampledMethod):
 
 def _drawn(island: Sequence[Member], count: int, rng: Random) -> list[Member]:
     """Return different members; ``island`` has the best first."""
-    left, drawn = list(island), []
+    left = list(island)
+    drawn: list[Member] = []
     while left and len(drawn) < count:
         scores = [member.fitness or 0.0 for member in left]
         weights = [exp((score - max(scores)) / TEMPERATURE) for score in scores]

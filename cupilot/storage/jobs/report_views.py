@@ -72,7 +72,8 @@ def trajectory(session: Session, job: UUID) -> list[GenerationPoint]:
         .group_by(Generation.number)
         .order_by(Generation.number)
     )
-    points, best = [], None
+    points: list[GenerationPoint] = []
+    best: float | None = None
     for number, candidates, counting, speedup in session.execute(query):
         best = max((value for value in (best, speedup) if value is not None), default=None)
         points.append(
