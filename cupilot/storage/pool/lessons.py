@@ -49,7 +49,7 @@ def nearest_lessons(session: Session, index: Index, team: uuid.UUID, question: P
         query = query.where(PoolRow.created_at < question.before)
     best: dict[str, tuple[float, str]] = {}
     for row, gain_before in session.execute(query):
-        if row.gain is None or row.reference_id is None or unfit(row.body.strategy, question):
+        if row.gain is None or gain_before is None or row.reference_id is None or unfit(row.body.strategy, question):
             continue
         worth = near[row.reference_id].value * (row.gain - gain_before)
         best[row.problem_hash] = max(best.get(row.problem_hash, (0.0, "")), (worth, str(row.id)))
