@@ -17,7 +17,7 @@ from cupilot.domain.evolution.population import Operator
 from cupilot.domain.hardware import Device, Peaks
 from cupilot.domain.job import JobSpec
 from cupilot.domain.kernel import Kernel
-from cupilot.domain.pool import PoolMatch
+from cupilot.domain.pool import Lesson, PoolMatch
 from cupilot.domain.problem import Problem, ProblemFacts, Target
 from cupilot.domain.roofline import Placement
 from cupilot.domain.standing import LearnedTechnique
@@ -263,8 +263,19 @@ class SceManager(Protocol):
 class StrategyTranslator(Protocol):
     """Writes kernels for strategies, and strategies for kernels."""
 
-    def translate(self, briefing: Briefing, strategy: Strategy, parents: Sequence[Attempt], seed: int) -> Kernel:
-        """Write a kernel that follows the strategy; ``parents`` hold the code to start from, the fitter's first."""
+    def translate(
+        self,
+        briefing: Briefing,
+        strategy: Strategy,
+        parents: Sequence[Attempt],
+        seed: int,
+        *,
+        lessons: Sequence[Lesson] = (),
+    ) -> Kernel:
+        """Write a kernel that follows the strategy; ``parents`` hold the code to start from, the fitter's first.
+
+        ``lessons`` say what changes of kernels were worth on similar problems.
+        """
         ...
 
     def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
@@ -277,7 +288,7 @@ class StrategyTranslator(Protocol):
 
 
 class KernelRevisor(Protocol):
-    """Repairs kernels."""
+    """Repairs kernels, and makes right ones faster."""
 
     def revise(
         self, briefing: Briefing, history: Sequence[Attempt], seed: int, *, lineage: Sequence[Attempt] = ()
@@ -285,6 +296,13 @@ class KernelRevisor(Protocol):
         """Repair the last attempt of this candidate's history; None if there is nothing left to try.
 
         ``lineage`` is what was tried for its ancestors, oldest first.
+        """
+        ...
+
+    def improve(self, briefing: Briefing, attempt: Attempt, history: Sequence[Attempt], seed: int) -> Revision | None:
+        """Make a right kernel faster within its strategy; None if there is nothing left to try.
+
+        ``history`` is what was measured for the candidate so far, oldest first, this kernel among it.
         """
         ...
 

@@ -32,7 +32,7 @@ from cupilot.domain.evolution.pipeline import AgentFailed, Done, Outcome, Stage
 from cupilot.domain.evolution.population import Operator
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.model_call import CostBudgetReached
-from cupilot.domain.pool import PoolMatch
+from cupilot.domain.pool import Lesson, PoolMatch
 from cupilot.domain.states import StrategyOrigin
 from cupilot.domain.strategy import Strategy, union
 from cupilot.domain.technique import catalogue
@@ -66,7 +66,7 @@ class CandidateReader(Protocol):
         """Return the strategy that the candidate follows."""
 
     def measured(self) -> Attempt:
-        """Return the kernel that was measured last, as it was written, without name and insight."""
+        """Return the measured kernel that the candidate is, as it was written, without name and insight."""
 
     def trials(self) -> list[Attempt]:
         """Return the measured kernels, oldest first, each with the note on what a repair changed.
@@ -105,7 +105,7 @@ class Settled:
     """Origin of that strategy."""
     kernel: Kernel | None = None
     repair: str | None = None
-    """Changes of the Revisor in the kernel; None for a kernel that is not a repair."""
+    """Changes of the Revisor in the kernel; None for a kernel that is no revision."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """Changed fields of :class:`cupilot.domain.evolution.notes.Notes`."""
     alignment: Alignment | None = None
@@ -150,15 +150,22 @@ class Translate:
     strategy: Strategy
     parents: Sequence[Attempt]
     """The kernels to start from, the fitter first; none for the first generation."""
+    lessons: Sequence[Lesson] = ()
+    """What changes of kernels were worth on similar problems."""
 
     @classmethod
     def read(cls, candidate: CandidateReader) -> Self:
         """See :class:`AgentStage`."""
         return cls(candidate.strategy(), candidate.parents())
 
+    def with_lessons(self, lessons: Sequence[Lesson]) -> Self:
+        """Return the same with what similar problems teach, which a driver looks up in its pool."""
+        return replace(self, lessons=tuple(lessons))
+
     def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
         """See :class:`AgentStage`."""
-        return Settled(kernel=agents.translator.translate(briefing, self.strategy, self.parents, seed))
+        kernel = agents.translator.translate(briefing, self.strategy, self.parents, seed, lessons=self.lessons)
+        return Settled(kernel=kernel)
 
 
 @dataclass(frozen=True)
@@ -281,6 +288,28 @@ class Revise:
 
 
 @dataclass(frozen=True)
+class Improve:
+    """Kernel Revisor: the candidate's right kernel, made faster within its strategy."""
+
+    attempt: Attempt
+    """The fastest of its kernels."""
+    history: Sequence[Attempt]
+    """All of them, oldest first."""
+
+    @classmethod
+    def read(cls, candidate: CandidateReader) -> Self:
+        """See :class:`AgentStage`."""
+        return cls(candidate.measured(), candidate.trials())
+
+    def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
+        """See :class:`AgentStage`."""
+        revision = agents.revisor.improve(briefing, self.attempt, self.history, seed)
+        if revision is None:
+            return Settled(AgentFailed(GAVE_UP))
+        return Settled(kernel=revision.kernel, repair=revision.note)
+
+
+@dataclass(frozen=True)
 class Align:
     """Strategy Translator: the strategy as the measured code really follows it."""
 
@@ -303,6 +332,7 @@ STAGES: Mapping[Stage, type[AgentStage]] = {
     Stage.CONVERT: Convert,
     Stage.WRITE: Write,
     Stage.REVISE: Revise,
+    Stage.IMPROVE: Improve,
     Stage.ALIGN: Align,
 }
 """Every stage that asks agents; the others ask the judge (:mod:`workers.stages`)."""

@@ -24,6 +24,8 @@ EQUAL = ("format", "pattern", "uniqueItems", "multipleOf", "contentMediaType")
 HANDLED = frozenset({"type", "enum", "const", "anyOf", "oneOf", "$ref", "properties", "required"})
 PARTS = {"items": "[]", "additionalProperties": ".*", "propertyNames": " keys"}
 """Keywords whose value is a schema, and how what it describes is called after the whole."""
+ECHOES = frozenset({"JobPlan.method"})
+"""Fields of answers that repeat what the request chose: a client meets no choice there that it does not know."""
 IGNORED = frozenset({"default", "deprecated", "discriminator", OPEN_ENUM})
 
 
@@ -149,7 +151,7 @@ class _Containment:
             elif name not in wants:
                 if not self.answers and outer.get("additionalProperties") is False:
                     yield f"{place} is gone"
-            else:
+            elif not (self.answers and place in ECHOES):
                 if name in optional:
                     yield f"{place} {'may be left out' if self.answers else 'has to be given'}"
                 yield from self.lacks(has[name], wants[name], place)

@@ -197,6 +197,7 @@ def questions(about: About) -> dict[str, Question]:
         ),
         "Strategy Translator: alignment": lambda: AligningTranslator(listener, rules.translator).align(brief, first),
         "Kernel Revisor": lambda: LlmRevisor(listener).revise(brief, [broken(first, brief)], SEED),
+        "Kernel Revisor: performance": lambda: LlmRevisor(listener, rules.prophet).improve(brief, first, [first], SEED),
         "Kernel Revisor: too fast": lambda: LlmRevisor(listener).revise(brief, [too_fast(first)], SEED),
         "Roofline Prophet": lambda: LlmProphet(listener, rules.prophet).diagnose(brief, first),
     }
@@ -241,6 +242,11 @@ def free_questions(about: About) -> dict[str, Question]:
         "EvoEngineer-Full: mutation": written(
             "evoengineer-full", Operator.MUTATION, insights=thoughts, best=best, parents=(best,)
         ),
+        "EoH: explore": written("eoh", Operator.EXPLORE, parents=(best, best)),
+        "EoH: recombine": written("eoh", Operator.RECOMBINE, parents=(best, best)),
+        "EoH: mutation": written("eoh", Operator.MUTATION, parents=(best,)),
+        "EoH: retune": written("eoh", Operator.RETUNE, parents=(best,)),
+        "FunSearch: next version": written("funsearch", Operator.NEXT_VERSION, parents=(best, best)),
         "AI CUDA Engineer: convert": lambda: engineer.convert(brief, (), SEED),
         "AI CUDA Engineer: translate": written("ai-cuda-engineer", Operator.TRANSLATION, functional=functional),
         "AI CUDA Engineer: summarise an error": lambda: engineer.repair(brief, [failed], SEED),

@@ -52,6 +52,7 @@ class ScriptedEngineer:
             ("different strategies for", "initial", self._initial),
             ("You combine two", "crossover", self._crossover),
             ("you write one kernel out of two", "merge", self._merge),
+            ("make it faster within its strategy", "improve", self._improve),
             ("You are the Kernel Revisor", "revise", self._revise),
             ("Rewrite the strategy to what the code really does", "align", self._align),
             ("You are the Strategy Translator", "translate", self._translate),
@@ -80,6 +81,12 @@ class ScriptedEngineer:
         kept = list(_asked(text).techniques)
         gone = kept.pop(rng.randrange(len(kept))).id if kept else "nothing"
         return f"NOTE: without {gone}\nDROPPED: {gone}\n{self._written(Strategy(techniques=tuple(kept)))}"
+
+    def _improve(self, text: str, rng: Random) -> str:  # noqa: ARG002
+        """Return the kernel as it is: a template's tunables have been swept."""
+        shown = dict(_DATA.findall(text))
+        language = LANGUAGE[self._briefing().target]
+        return f"NOTE: nothing\n```{language}\n{shown['kernel']}\n```\n```json\n{shown['plan.json']}\n```"
 
     def _written(self, strategy: Strategy) -> str:
         briefing, space = self._briefing(), self._space()

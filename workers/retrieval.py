@@ -10,6 +10,7 @@ from cupilot.domain.errors import CupilotError
 from cupilot.domain.evaluation import Preparation
 from cupilot.domain.job import JobSpec
 from cupilot.domain.pool import PoolMatch, PoolQuestion, question_of
+from cupilot.storage.pool.lessons import nearest_lessons
 from cupilot.storage.pool.search import search
 from cupilot.storage.pool.solved import nearest_solved
 from workers.indexing import index_pool
@@ -61,6 +62,19 @@ def similar_solved(
     try:
         with tools.database.transaction() as session:
             return nearest_solved(session, tools.pool(), UUID(team), others, limit)
+    except CupilotError as error:
+        logger.warning("strategy pool not available: %s", error)
+        return []
+
+
+def lessons_for(
+    tools: Tools, team: str, spec: JobSpec, preparation: Preparation, *, before: datetime | None, limit: int
+) -> list[str]:
+    """Return entries of the team whose changes gained most on problems of the same shape of computation."""
+    question = _question(tools, spec, preparation, before, limit)
+    try:
+        with tools.database.transaction() as session:
+            return nearest_lessons(session, tools.pool(), UUID(team), question, limit)
     except CupilotError as error:
         logger.warning("strategy pool not available: %s", error)
         return []

@@ -12,11 +12,13 @@ from typing import Any, Protocol
 
 from cupilot.domain.errors import InvalidProblem
 from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Preparation, Tracing
+from cupilot.domain.evolution.fitness import floor_share
 from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.evolution.pipeline import Done, Judged, Outcome, WrongConversion
 from cupilot.domain.imported import ImportedKernel
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import Problem
+from cupilot.domain.roofline import NEAR_FLOOR
 from cupilot.domain.sameness import difference
 
 MAX_COMPLAINT = 2_000
@@ -105,10 +107,13 @@ class Evaluate:
 
     kernel: Kernel | ImportedKernel
     incumbent: float | None = None
-    """Speedup of the job's best kernel so far: a certainly slower one is not measured to the end."""
+    """Speedup to beat: of the job's best kernel so far, or of the candidate's own where this is to improve it. A
+    certainly slower kernel is not measured to the end."""
 
     def run(self, problem: Problem, preparation: Preparation, judge: StageJudge) -> Judgement:
         """See :class:`JudgedStage`."""
         evaluation = judge.evaluate(problem, preparation, self.kernel, incumbent=self.incumbent)
         failure = evaluation.failure.kind if evaluation.failure else None
-        return Judgement(Judged(evaluation.verdict, failure), evaluation)
+        share = floor_share(evaluation, evaluation.placement or preparation.placement)
+        near = share is not None and share >= NEAR_FLOOR
+        return Judgement(Judged(evaluation.verdict, failure, near), evaluation)

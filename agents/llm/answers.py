@@ -18,7 +18,7 @@ from agents.playbook.evidence import visible
 from cupilot.domain.errors import InvalidPlan
 from cupilot.domain.kernel import Kernel, resolve
 from cupilot.domain.problem import Target
-from cupilot.domain.strategy import MAX_MEANING, Strategy, problems_with
+from cupilot.domain.strategy import Strategy, problems_with, shortened_meaning
 from cupilot.domain.technique import Catalogue
 
 M = TypeVar("M", bound=BaseModel)
@@ -91,7 +91,7 @@ def _use(value: Any, catalogue: Catalogue, briefing: Briefing) -> Any:
     name, meant = value.get("id"), value.get("meaning")
     known = next((technique.meaning for technique in briefing.learned if technique.id == name), "")
     meaning = "" if name in catalogue else known or (meant if isinstance(meant, str) else "")
-    return {**value, "meaning": meaning[:MAX_MEANING]}
+    return {**value, "meaning": shortened_meaning(meaning)}
 
 
 def kernel(text: str, briefing: Briefing, before: Kernel | None = None) -> Kernel:

@@ -32,7 +32,7 @@ from agents.llm.prophet import LlmProphet
 from agents.llm.revisor import LlmRevisor
 from agents.playbook import agents as playbook
 from cupilot.domain.kernel import Kernel
-from cupilot.domain.pool import PoolMatch
+from cupilot.domain.pool import Lesson, PoolMatch
 from cupilot.domain.strategy import Strategy
 
 
@@ -46,7 +46,7 @@ def llm(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> Age
         prophet=prophet,
         manager=LlmManager(gateway, prophet),
         translator=AligningTranslator(gateway, rules.translator, rules.prophet),
-        revisor=LlmRevisor(gateway),
+        revisor=LlmRevisor(gateway, rules.prophet),
         engineer=LlmEngineer(gateway),
     )
 
@@ -118,14 +118,22 @@ class _HybridTranslator:
         self._rules = rules
         self._model = model
 
-    def translate(self, briefing: Briefing, strategy: Strategy, parents: Sequence[Attempt], seed: int) -> Kernel:
+    def translate(
+        self,
+        briefing: Briefing,
+        strategy: Strategy,
+        parents: Sequence[Attempt],
+        seed: int,
+        *,
+        lessons: Sequence[Lesson] = (),
+    ) -> Kernel:
         """Translate by a template for the first generation, by a model that sees the parents' code for the others."""
         if not parents:
             try:
                 return self._rules.translator.translate(briefing, strategy, (), seed)
             except AgentError:
                 pass
-        return self._model.translator.translate(briefing, strategy, parents, seed)
+        return self._model.translator.translate(briefing, strategy, parents, seed, lessons=lessons)
 
     def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
         """Return the model's kernel."""

@@ -1,4 +1,4 @@
-"""The Kernel Engineer: writes kernels freely, by the prompts of EvoEngineer and of The AI CUDA Engineer.
+"""The Kernel Engineer: writes kernels freely, by the prompts of EvoEngineer, its baselines and The AI CUDA Engineer.
 
 The method's operator decides which information a prompt shows; the prompt files word it. The published wording
 asks for C++ extensions and measures with its authors' tools; here it is this project's contract and judge, and every
@@ -37,8 +37,14 @@ _PROMPTS = {
     Operator.TRANSLATION: "ai_cuda_translate",
     Operator.OPTIMISATION: "ai_cuda_optimise",
     Operator.COMPOSITION: "ai_cuda_compose",
+    Operator.EXPLORE: "eoh_explore",
+    Operator.RECOMBINE: "eoh_recombine",
+    Operator.RETUNE: "eoh_retune",
+    Operator.NEXT_VERSION: "funsearch_next",
 }
-_SILENT = frozenset({"evoengineer-free"})
+_OWN_PROMPTS = {("eoh", Operator.MUTATION): "eoh_mutation"}
+"""Prompts of methods that word an operator in their own way."""
+_SILENT = frozenset({"evoengineer-free", "funsearch"})
 """Methods whose prompts show code only, and whose replies are code only."""
 
 _NAME = re.compile(r"^\W*NAME\W*:\s*(.+)$", re.MULTILINE | re.IGNORECASE)
@@ -64,9 +70,10 @@ class LlmEngineer:
 
     def write(self, briefing: Briefing, write_input: WriteInput, seed: int) -> Draft:
         """Return a kernel, from what ``write_input`` holds."""
-        file = prompt.prompt(_PROMPTS[write_input.operator])
+        method, operator = write_input.method, write_input.operator
+        file = prompt.prompt(_OWN_PROMPTS.get((method, operator), _PROMPTS[operator]))
         messages = file.messages(
-            reply=_reply(briefing, explains=write_input.method not in _SILENT),
+            reply=_reply(briefing, explains=method not in _SILENT),
             **prompt.writing(briefing),
             **_prompt_values(write_input),
         )
@@ -164,6 +171,8 @@ def _reply(briefing: Briefing, *, explains: bool) -> str:
 
 def _prompt_values(write_input: WriteInput) -> dict[str, str]:
     """Return the values of the prompt of the input's operator."""
+    if write_input.method in _BASELINES and write_input.parents:
+        return {"parents": _several(write_input)}
     parents = [_kernel(parent, write_input) for parent in write_input.parents]
     # Of the best kernel alone the published prompts show a profile. Without one of its own, it is the first parent.
     best = _kernel(write_input.best or next(iter(write_input.parents), None), write_input, profiled=True)
@@ -184,6 +193,18 @@ def _prompt_values(write_input: WriteInput) -> dict[str, str]:
             return {"examples": examples or "None is known.", "best": best, "which": _proposal_number(write_input)}
         case _:
             raise ValueError(f"{write_input.operator} is not written freely")
+
+
+_BASELINES = ("eoh", "funsearch")
+"""Methods whose prompts show the parents and nothing else."""
+
+
+def _several(write_input: WriteInput) -> str:
+    """Return the parents, the fitter first; FunSearch shows them as versions, the last one the best."""
+    parents = [_kernel(parent, write_input) for parent in write_input.parents]
+    if write_input.operator is Operator.NEXT_VERSION:
+        return "\n\n".join(f"Version {number}\n{text}" for number, text in enumerate(reversed(parents)))
+    return "\n\n".join(f"Parent {number}\n{text}" for number, text in enumerate(parents, 1))
 
 
 _NOTHING = "There is none yet: write the first one."

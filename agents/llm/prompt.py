@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -15,7 +16,7 @@ from string import Template
 from agents.interface import Briefing
 from cupilot.domain.attribution import Credit, CreditOutcome
 from cupilot.domain.header import render
-from cupilot.domain.pool import PoolMatch
+from cupilot.domain.pool import Lesson, PoolMatch
 from cupilot.domain.problem import NumericsPolicy, Target, TensorSpec
 from cupilot.domain.roofline import Zone
 from cupilot.domain.strategy import Strategy
@@ -64,6 +65,7 @@ PARTS = (
     "system",
     "reply_code",
     "reply_explained",
+    "reply_revision",
     *(f"contract_{target.value}" for target in Target),
     *(f"example_{target.value}" for target in Target),
     *(f"policy_{target.value}_{policy.value}" for target in Target for policy in NumericsPolicy),
@@ -329,6 +331,31 @@ def pool(matches: tuple[PoolMatch, ...]) -> str:
     failed = any(match.entry.speedup is None for match in matches)
     warning = "\nThose that failed are warnings: do not ask for them again as they stand." if failed else ""
     return data("pool", "\n".join(lines)) + warning
+
+
+def lessons(taught: Sequence[Lesson]) -> str:
+    """Return kernels of similar problems before and after a change; those that are too long for it in words only."""
+    left = MAX_LESSONS_CHARACTERS
+    texts: list[str] = []
+    for lesson in taught:
+        head = _lesson_words(lesson)
+        kernels = [("before", lesson.before), ("after", lesson.after)]
+        code = "\n".join(data(f"{name}: kernel", kernel.source) for name, kernel in kernels if kernel is not None)
+        texts.append(f"{head}\n{code}" if len(code) <= left else head)
+        left -= len(code) if len(code) <= left else 0
+    note = "They are of other problems: take over what helped, not their sizes, names or plans."
+    return "\n\n".join([note, *texts]) if texts else "Nothing."
+
+
+MAX_LESSONS_CHARACTERS = 24_000
+"""Code of lessons in a prompt: about 8,000 tokens."""
+
+
+def _lesson_words(lesson: Lesson) -> str:
+    before = "from scratch" if lesson.speedup_before is None else f"from {lesson.speedup_before:.2f}x"
+    gained = f", {lesson.speedup / lesson.speedup_before:.2f} times as fast" if lesson.speedup_before else ""
+    words = f"{lesson.problem}: {before} to {lesson.speedup:.2f}x over eager{gained}: {lesson.change}"
+    return data("lesson", f"{words}\n{strategy_json(lesson.strategy)}")
 
 
 def _credits(credits: tuple[Credit, ...]) -> str:

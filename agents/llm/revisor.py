@@ -1,4 +1,4 @@
-"""The Kernel Revisor played by a model: a digested report of what is wrong, one mended kernel back."""
+"""The Kernel Revisor played by a model: a digested report of what is wrong or slow, one revised kernel back."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Sequence
 
-from agents.interface import Attempt, Briefing, Revision
+from agents.interface import Attempt, Briefing, Revision, RooflineProphet
 from agents.llm import answers, candidates, prompt
 from agents.llm.account import account, without_times
 from agents.llm.candidates import kernel_text
 from agents.llm.gateway import Gateway, Question
 from agents.llm.models import AgentRole
+from agents.llm.translator import explained
 from cupilot.domain.evaluation import Failure, FailureKind
 
 _NOTE = re.compile(r"^NOTE:\s*(.+)$", re.MULTILINE)
@@ -43,8 +44,10 @@ _ADVICE = {
 class LlmRevisor:
     """See :class:`agents.interface.KernelRevisor`."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, prophet: RooflineProphet | None = None) -> None:
+        """Make a revisor; ``prophet`` says why a right kernel is not faster, where counters back it."""
         self._gateway = gateway
+        self._prophet = prophet
 
     def revise(
         self, briefing: Briefing, history: Sequence[Attempt], seed: int, *, lineage: Sequence[Attempt] = ()
@@ -61,12 +64,31 @@ class LlmRevisor:
             strategy=prompt.data("strategy", prompt.strategy_json(last.strategy)),
             kernel=kernel_text(last.kernel),
             report=report(last.evaluation.failure),
+            reply=_reply(briefing),
             history=_tried(history[:-1]),
             lineage=_tried(lineage[-MAX_LINEAGE:], named=True),
             **prompt.writing(briefing),
         )
         question = Question(AgentRole.REVISOR, f"revise/{len(history)}", messages, file.hash, seed)
         return self._mended(question, briefing, last)
+
+    def improve(self, briefing: Briefing, attempt: Attempt, history: Sequence[Attempt], seed: int) -> Revision | None:
+        """Return a faster kernel of the same strategy, from the digested profile; None where the same comes back."""
+        if attempt.kernel is None or attempt.evaluation is None:
+            return None
+        briefing = briefing.allowing(attempt.strategy)
+        tuned = attempt.model_copy(update={"kernel": attempt.kernel.tuned(attempt.evaluation.tunables)})
+        others = [trial for trial in history if trial.evaluation != attempt.evaluation]
+        file = prompt.prompt("revisor_improve")
+        messages = file.messages(
+            strategy=explained(attempt.strategy),
+            kernel=candidates.parent(briefing, tuned, candidates.diagnosed(self._prophet, briefing, tuned)),
+            reply=_reply(briefing),
+            history=_tried(others),
+            **prompt.writing(briefing),
+        )
+        question = Question(AgentRole.REVISOR, f"improve/{len(history)}", messages, file.hash, seed)
+        return self._mended(question, briefing, tuned)
 
     def _ask_about(self, briefing: Briefing, last: Attempt, seed: int) -> Revision | None:
         """Return what a kernel that beat the floor leaves out, put in; None where the model finds that nothing is.
@@ -87,6 +109,11 @@ class LlmRevisor:
     def _mended(self, question: Question, briefing: Briefing, last: Attempt) -> Revision | None:
         mended = self._gateway.ask(question, lambda text: revision(text, briefing, last))
         return None if mended.kernel == last.kernel else mended
+
+
+def _reply(briefing: Briefing) -> str:
+    """Return how a revised kernel is to be written: as a patch or whole."""
+    return prompt.prompt("reply_revision").fill(language=prompt.LANGUAGE[briefing.target]).strip()
 
 
 def report(failure: Failure) -> str:

@@ -9,6 +9,7 @@ from agents.llm import answers, candidates, prompt
 from agents.llm.gateway import Gateway, Question
 from agents.llm.models import AgentRole
 from cupilot.domain.kernel import Kernel
+from cupilot.domain.pool import Lesson
 from cupilot.domain.strategy import Strategy
 from cupilot.domain.technique import Technique, catalogue
 
@@ -21,7 +22,15 @@ class LlmTranslator:
         self._gateway = gateway
         self._prophet = prophet
 
-    def translate(self, briefing: Briefing, strategy: Strategy, parents: Sequence[Attempt], seed: int) -> Kernel:
+    def translate(
+        self,
+        briefing: Briefing,
+        strategy: Strategy,
+        parents: Sequence[Attempt],
+        seed: int,
+        *,
+        lessons: Sequence[Lesson] = (),
+    ) -> Kernel:
         """Return a kernel that follows the strategy, from the parents' code where there is any.
 
         The answer may be a patch of the first parent's source.
@@ -30,7 +39,10 @@ class LlmTranslator:
         parents = [parent for parent in parents if parent.kernel is not None]
         file = prompt.prompt("translator")
         messages = file.messages(
-            strategy=_explained(strategy), parents=self._parents(briefing, parents), **prompt.writing(briefing)
+            strategy=explained(strategy),
+            parents=self._parents(briefing, parents),
+            lessons=prompt.lessons(lessons),
+            **prompt.writing(briefing),
         )
         question = Question(AgentRole.TRANSLATOR, "translate", messages, file.hash, seed)
         before = parents[0].kernel if parents else None
@@ -56,7 +68,8 @@ class LlmTranslator:
         return candidates.parent(briefing, parent, candidates.diagnosed(self._prophet, briefing, parent))
 
 
-def _explained(strategy: Strategy) -> str:
+def explained(strategy: Strategy) -> str:
+    """Return a strategy to follow, and what its techniques and their parameters mean."""
     if not strategy.techniques:
         return "No techniques: the plain, simple, correct kernel."
     lines = [prompt.data("strategy", prompt.strategy_json(strategy))]

@@ -92,6 +92,16 @@ class PlaybookRevisor:
             return Revision(strategy=kept, kernel=kernel, note=note)
         return None
 
+    def improve(
+        self,
+        briefing: Briefing,  # noqa: ARG002 - see below
+        attempt: Attempt,  # noqa: ARG002
+        history: Sequence[Attempt],  # noqa: ARG002
+        seed: int,  # noqa: ARG002
+    ) -> Revision | None:
+        """Return None: within a strategy a template has nothing to change that the sweep of tunables does not try."""
+        return None
+
 
 def _reductions(space: Space, strategy: Strategy, failure: Failure) -> Iterator[tuple[Strategy, str]]:
     """Yield smaller strategies, the most likely cure first; the plain kernel last."""

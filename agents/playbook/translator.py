@@ -15,6 +15,7 @@ from agents.playbook.templates import render
 from agents.playbook.templates.launches import as_launches
 from agents.playbook.templates.source import Options
 from cupilot.domain.kernel import Kernel, resolve
+from cupilot.domain.pool import Lesson
 from cupilot.domain.problem import Target
 from cupilot.domain.strategy import Strategy, TechniqueUse, problems_with
 from cupilot.domain.technique import catalogue
@@ -58,7 +59,15 @@ def complaints(briefing: Briefing, operator: Operator, strategy: Strategy) -> di
 class PlaybookTranslator:
     """A translator by templates, which never needs a parent's code."""
 
-    def translate(self, briefing: Briefing, strategy: Strategy, parents: Sequence[Attempt], seed: int) -> Kernel:  # noqa: ARG002
+    def translate(
+        self,
+        briefing: Briefing,
+        strategy: Strategy,
+        parents: Sequence[Attempt],  # noqa: ARG002
+        seed: int,  # noqa: ARG002
+        *,
+        lessons: Sequence[Lesson] = (),  # noqa: ARG002
+    ) -> Kernel:
         """Return the kernel of a strategy.
 
         Raises NoTemplate, or NotApplicable naming each technique and why it cannot be.

@@ -140,6 +140,7 @@ def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
         dollars=charts.line(timelines.used_dollars(session, team, job), "minutes", "US dollars for models"),
         directives=list_directives(session, team, job).items,
         exports=_exports(found),
+        trajectory=found.trajectory if found else [],
         advice=found.next_steps if found else [],
         log=job_log(session, team, job, lines=LOG_LINES).splitlines(),
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from cupilot.cli.text import clean, seconds
+from cupilot.reports.speeds import fast_words
 from cupilot.schemas import ExperimentPage, ExperimentPlan, ExperimentReport, ExperimentView
 
 
@@ -82,6 +83,8 @@ def show_report(report: ExperimentReport, folder: Path) -> None:
         few = " (too few)" if arm.too_few else ""
         jobs = f"{arm.finished} of {arm.jobs} jobs final{few}, {arm.solved} with a kernel"
         typer.echo(f"arm {clean(arm.arm)}: {jobs}, {share}")
+        if arm.speeds is not None:
+            typer.echo(f"  {fast_words(arm.speeds)}; {arm.speeds.over_2x} over 2x")
     for note in report.notes:
         typer.echo(f"note: {clean(note)}")
     typer.echo(f"report: {folder}")

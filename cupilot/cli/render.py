@@ -18,6 +18,8 @@ from cupilot.reports.job import (
     credit_words,
     difference_words,
     factor,
+    generation_line,
+    measured_on,
     spending_lines,
     technique_lines,
 )
@@ -100,6 +102,8 @@ def show_report(report: Report, folder: Path) -> None:
     if candidate.evaluation:
         lines += _bars(candidate.evaluation)
         lines += _speedups(candidate.evaluation) + _tunables(candidate.evaluation)
+    if candidate.evaluation and candidate.evaluation.environment:
+        lines.append(("measured on", measured_on(candidate.evaluation.environment)))
     lines += _numbered("warning", list(report.preparation.warnings))
     lines.append(("verdict", job.best.verdict.value if job.best else "-"))
     lines += _origins(candidate)
@@ -107,6 +111,7 @@ def show_report(report: Report, folder: Path) -> None:
     spent = f"{job.candidates} candidates, {seconds(job.wall_seconds)}, {job.cost_usd:.2f} USD"
     lines.append(("spent", spent))
     lines += _numbered("models", spending_lines(job))
+    lines += _numbered("generations", [f"{point.generation}: {generation_line(point)}" for point in report.trajectory])
     lines += _numbered("next", report.next_steps)
     _print_pairs(lines)
 
@@ -144,7 +149,7 @@ def show_candidate(candidate: CandidateView) -> None:
         lines += _judged(candidate.evaluation)
     lines += _origins(candidate)
     lines += _requested(candidate)
-    lines += _numbered("repaired", candidate.repairs)
+    lines += _numbered("revised", candidate.repairs)
     if candidate.kernel:
         pruned = candidate.kernel.pruned_at
         how = f"cupilot candidate {candidate.job} {candidate.ordinal} --source"
@@ -207,7 +212,7 @@ def _judged(evaluation: Evaluation) -> list[tuple[str, str]]:
     if evaluation.build:
         lines += _numbered("build", _build_facts(evaluation.build))
     if evaluation.environment:
-        lines.append(("device", evaluation.environment.device.name))
+        lines.append(("device", measured_on(evaluation.environment)))
     lines += _numbered("unchecked", list(evaluation.unchecked))
     return lines
 
@@ -252,7 +257,8 @@ def _speedups(evaluation: Evaluation) -> list[tuple[str, str]]:
                 lines.append((f"over {name}", "not measured"))
             continue
         times = f"{item.kernel_us.median:.1f} us against {item.baseline_us.median:.1f} us"
-        lines.append((f"over {name}", f"{factor(item.speedup)}, {difference_words(item.speedup)}; {times}"))
+        claim = f", {difference_words(item.speedup)}" if item.decided else ""
+        lines.append((f"over {name}", f"{factor(item.speedup, decided=item.decided)}{claim}; {times}"))
     lines += zip(("of the bound", "of direct"), bound_words(evaluation), strict=False)
     return lines + _numbered("workloads", [_workload(part) for part in evaluation.workloads])
 
@@ -266,7 +272,7 @@ def _workload(part: WorkloadResult) -> str:
         return f"{shown}: {part.verdict.value}{f', {part.failure.kind.value}' if part.failure else ''}"
     eager = part.comparisons[0]
     times = f"{eager.kernel_us.median:.1f} us against {eager.baseline_us.median:.1f} us"
-    return f"{shown}: {part.verdict.value}, {factor(eager.speedup)}; {times}"
+    return f"{shown}: {part.verdict.value}, {factor(eager.speedup, decided=eager.decided)}; {times}"
 
 
 def _tunables(evaluation: Evaluation) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from math import exp
 from cupilot.domain.attribution import Credit
 from cupilot.domain.evaluation import Evaluation, FailureKind, Verdict
 from cupilot.domain.imported import KernelKind
+from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import NumericsPolicy, ProblemFacts, Role, Target
 from cupilot.domain.roofline import Zone
 from cupilot.domain.strategy import Strategy
@@ -128,6 +129,22 @@ class PoolEntry(Value):
         return self.model_copy(update=changes | hidden)
 
 
+COMPUTATIONS = (
+    ("softmax", "norm", "reduction", "loss", "scan"),
+    ("softmax", "attention"),
+    ("matmul", "attention", "conv"),
+    ("conv", "pool"),
+)
+"""Operator classes by the shape of their computation: passes over rows; rows between products; products of tiles that
+are read again and again; windows that overlap. What helps one of a group is worth trying for the others."""
+
+
+def related_classes(op_class: str) -> tuple[str, ...]:
+    """Return the operator classes that share a shape of computation with this one, itself first."""
+    sharing = [other for group in COMPUTATIONS if op_class in group for other in group]
+    return tuple(dict.fromkeys([op_class, *sharing]))
+
+
 ELSEWHERE = "another team"
 ANONYMOUS_NAME = "shared problem"
 
@@ -191,6 +208,23 @@ class PoolMatch(Value):
     why: MatchReasons = MatchReasons()
 
 
+class Lesson(Value):
+    """A kernel of an earlier job before and after a change, with what that was worth."""
+
+    problem: str
+    """Name of the problem that it was for."""
+    strategy: Strategy
+    """Of the kernel after the change."""
+    change: str
+    """What was changed, in a sentence."""
+    before: Kernel | None
+    """None where the kernel was written from scratch, or its source is gone."""
+    after: Kernel
+    speedup_before: float | None
+    """Over PyTorch eager, like the other; None where there is none before, or it does not count."""
+    speedup: float
+
+
 class TechniqueAdvice(Value):
     """Advice on a technique from results on similar problems."""
 
@@ -211,7 +245,7 @@ class PoolQuestion(Value):
     target: Target
     policy: NumericsPolicy = NumericsPolicy.FP32
     zone: Zone | None = None
-    """Zone whose entries are used if the family has none."""
+    """Zone whose entries are used if the family and those related to it have none."""
     device_class: str | None = None
     """Evidence from other classes counts half; None counts all alike."""
     limit: int = 8

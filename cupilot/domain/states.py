@@ -69,6 +69,8 @@ class StepKind(StrEnum):
     WRITE = "write"
     EVALUATE = "evaluate"
     REVISE = "revise"
+    IMPROVE = "improve"
+    """Make a right kernel faster."""
     ALIGN = "align"
     CONFIRM = "confirm"
     ABLATE = "ablate"

@@ -5,6 +5,7 @@ Says whether a strategy is well formed against the catalogue; choosing one is th
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic import Field, model_validator
@@ -17,6 +18,16 @@ MAX_TECHNIQUES = 12
 
 MAX_MEANING = 600
 """Characters that say what an invented technique does: it stands in prompts, and a model may have written it."""
+
+_SENTENCE = re.compile(r"[.;!?](?=\s)|\n")
+
+
+def shortened_meaning(text: str) -> str:
+    """Return a meaning within :data:`MAX_MEANING`, cut after its last whole sentence or clause."""
+    if len(text) <= MAX_MEANING:
+        return text
+    ends = [match.end() for match in _SENTENCE.finditer(text[: MAX_MEANING + 1]) if match.end() <= MAX_MEANING]
+    return text[: ends[-1]].rstrip() if ends else text[:MAX_MEANING]
 
 
 class TechniqueUse(Value):

@@ -59,7 +59,9 @@ def headline(winner: Winner) -> str:
     """Return what was measured, in one line."""
     eager = winner.evaluation.comparison()
     assert eager is not None
-    return f"{comparison_words(eager.speedup, 'PyTorch eager')} on {one_line(winner.device_name())}"
+    return (
+        f"{comparison_words(eager.speedup, 'PyTorch eager', decided=eager.decided)} on {one_line(winner.device_name())}"
+    )
 
 
 def evidence(winner: Winner) -> str:
@@ -78,7 +80,7 @@ def evidence(winner: Winner) -> str:
         rows.append(
             f"| against {baseline.value} | not measured |"
             if item is None
-            else f"| against {baseline.value} | {comparison_words(item.speedup, baseline.value)};"
+            else f"| against {baseline.value} | {comparison_words(item.speedup, baseline.value, decided=item.decided)};"
             f" {item.kernel_us.median:.1f} us against {item.baseline_us.median:.1f} us, {item.pairs} pairs |"
         )
     laws = [

@@ -63,7 +63,7 @@ def _unasked(session: Session, job: Job, winner: Candidate) -> int:
 
 def _is_rendered(job: Job, winner: Candidate) -> bool:
     """Return whether templates wrote the winner, as far as the job and the operator tell."""
-    first = winner.operator is Operator.INITIAL and winner.repair_rounds == 0
+    first = winner.operator is Operator.INITIAL and not winner.notes.repairs
     return job.agents is AgentKind.PLAYBOOK or (job.agents is AgentKind.HYBRID and first)
 
 

@@ -8,12 +8,24 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
 from cupilot.domain.evolution.methods import MethodConfig, method_for, read_config
 from cupilot.domain.evolution.notes import Notes
-from cupilot.domain.evolution.pipeline import End, Ending, Next, Outcome, Pipeline, Stage, first, following, step_key
+from cupilot.domain.evolution.pipeline import (
+    AgentFailed,
+    End,
+    Ending,
+    Next,
+    Outcome,
+    Pipeline,
+    Stage,
+    first,
+    following,
+    step_key,
+)
 from cupilot.domain.evolution.population import Member, Operator, Proposal, StopReason
 from cupilot.domain.evolution.seeds import generation_rng
 from cupilot.domain.imported import ImportedKernel, visible_strategy
@@ -40,7 +52,7 @@ from cupilot.storage.jobs.evolving import (
     set_survivors,
 )
 from cupilot.storage.jobs.progress import file_of, members, preparation_of, strategy_of
-from cupilot.storage.queue.steps import add_step, agents_queue, device_queue
+from cupilot.storage.queue.steps import Claim, add_step, agents_queue, device_queue
 
 
 def config_of(job: Job) -> MethodConfig:
@@ -49,8 +61,9 @@ def config_of(job: Job) -> MethodConfig:
 
 
 def pipeline_of(job: Job, operator: Operator) -> Pipeline:
-    """Return the pipeline of the job's candidates of an operator."""
-    return method_for(config_of(job)).pipeline(operator)
+    """Return the pipeline of the job's candidates of an operator; the playbook's templates are not improved."""
+    pipeline = method_for(config_of(job)).pipeline(operator)
+    return replace(pipeline, performance_rounds=0) if job.agents is AgentKind.PLAYBOOK else pipeline
 
 
 def begin_generation(
@@ -110,18 +123,23 @@ def begin_import(session: Session, job: Job, kernel_hash: str) -> None:
     begin_stage(session, job, candidate, Next(Stage.EVALUATE))
 
 
-def advance(session: Session, job: Job, candidate: Candidate, done: Next, outcome: Outcome) -> None:
-    """Queue the candidate's next stage, or end it."""
+def advance(
+    session: Session, job: Job, candidate: Candidate, done: Next, outcome: Outcome, *, kernel: str | None = None
+) -> None:
+    """Queue the candidate's next stage, or end it; ``kernel`` is one to evaluate that is not the candidate's yet."""
     step = following(pipeline_of(job, candidate.operator), done, outcome)
     if isinstance(step, Next):
-        begin_stage(session, job, candidate, step)
+        begin_stage(session, job, candidate, step, kernel)
     else:
         end_candidate(session, job, candidate, step)
 
 
-def begin_stage(session: Session, job: Job, candidate: Candidate, stage: Next) -> None:
-    """Queue a stage of a candidate, or end the candidate where a budget forbids it."""
+def begin_stage(session: Session, job: Job, candidate: Candidate, stage: Next, kernel: str | None = None) -> None:
+    """Queue a stage of a candidate, or end the candidate where a budget forbids it; it only stops improving one."""
     reached = _forbids(session, job, stage)
+    if reached is not None and _improves(stage):
+        _stop_improving(session, job, candidate, stage, reached.value)
+        return
     if reached is not None:
         cut_short(session, session.get_one(Generation, candidate.generation_id))
         ending = Ending.EVALUATED if candidate.evaluation_id else Ending.FAILED
@@ -130,12 +148,12 @@ def begin_stage(session: Session, job: Job, candidate: Candidate, stage: Next) -
     if forbidden(session, job, candidate, stage.stage):
         end_candidate(session, job, candidate, End(Ending.FAILED, "banned"))
         return
-    payload: dict[str, object] = {"round": stage.round}
+    payload: dict[str, object] = {"round": stage.round, "improvements": stage.improvements}
     queue = agents_queue(job)
     if stage.stage in (Stage.EVALUATE, Stage.CHECK):
         queue = device_queue(preparation_of(job).environment.device)
     if stage.stage is Stage.EVALUATE:
-        payload |= {"strategy": str(candidate.strategy_id), "kernel": candidate.kernel_hash}
+        payload |= {"strategy": str(candidate.strategy_id), "kernel": kernel or candidate.kernel_hash}
     add_step(
         session,
         job,
@@ -204,8 +222,27 @@ def fail_step(session: Session, job: Job, step: Step, reason: str, message: str)
         fail_generation(session, job, lock_generation(session, step.generation_id), reason, message)
     else:
         candidate = session.get_one(Candidate, step.candidate_id, populate_existing=True)
+        stage = stage_of(step)
+        if _improves(stage):
+            _stop_improving(session, job, candidate, stage, reason)
+            return
         measured = candidate.evaluation_id is not None
         end_candidate(session, job, candidate, End(Ending.EVALUATED if measured else Ending.FAILED, reason))
+
+
+def stage_of(step: Step | Claim) -> Next:
+    """Return the stage of its candidate that a step is."""
+    return Next(Stage(step.kind.value), step.payload["round"], step.payload.get("improvements", 0))
+
+
+def _improves(stage: Next) -> bool:
+    """Return whether a stage works on a kernel that would only replace a right one."""
+    return stage.improvements > 0 and stage.stage is not Stage.ALIGN
+
+
+def _stop_improving(session: Session, job: Job, candidate: Candidate, stage: Next, reason: str) -> None:
+    """Continue with the kernel that the candidate has."""
+    advance(session, job, candidate, replace(stage, stage=Stage.IMPROVE), AgentFailed(reason))
 
 
 def _ask_about(session: Session, job: Job, generation: Generation, candidate: Candidate) -> None:
@@ -234,4 +271,6 @@ def _cut(stop: StopReason, generation: Generation) -> bool:
 def _forbids(session: Session, job: Job, stage: Next) -> Exhausted | None:
     if stage.stage is Stage.EVALUATE:
         return no_evaluation(session, job)
+    if stage.stage is Stage.IMPROVE:
+        return exhausted(session, job)
     return None if stage.stage is Stage.CHECK else money_reached(job)

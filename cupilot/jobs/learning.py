@@ -17,8 +17,18 @@ from cupilot.storage.jobs.progress import parent_hash, preparation_of
 from cupilot.storage.pool.rows import recall, remember
 
 
-def learn(session: Session, job: Job, row: EvaluationRow, evaluation: Evaluation, strategy: Strategy) -> None:
+def learn(
+    session: Session,
+    job: Job,
+    row: EvaluationRow,
+    evaluation: Evaluation,
+    strategy: Strategy,
+    *,
+    improved: str | None = None,
+) -> None:
     """Remember a measurement, with the strategy that the kernel was asked to follow.
+
+    ``improved`` is the candidate's own kernel that it was made from, of a performance revision.
 
     Nothing is learned from a reference bound by the host, which any kernel beats.
     """
@@ -44,7 +54,7 @@ def learn(session: Session, job: Job, row: EvaluationRow, evaluation: Evaluation
             agents=job.agents.value if evaluation.kernel_kind is KernelKind.PLANNED else None,
             kernel_kind=evaluation.kernel_kind,
         ),
-        parent_hash=parent_hash(session, row.candidate_id),
+        parent_hash=improved or parent_hash(session, row.candidate_id),
     )
     wanted = job.learning.sharing
     remember(session, entry, wanted or Sharing(settings_of(session).pool_sharing))

@@ -26,7 +26,9 @@ PAYLOAD = "remeasures"
 LABEL = "remeasures"
 """Label of the job: the candidate, so that such jobs can be listed."""
 MAX_LABELS = 16
-ONE_KERNEL = SceConfig(population=2, generations=1, elites=1, repair_rounds=0, pool=False, alignment=False)
+ONE_KERNEL = SceConfig(
+    population=2, generations=1, elites=1, repair_rounds=0, performance_rounds=0, pool=False, alignment=False
+)
 """Of a job that measures a kernel which is there: no agents, no second generation."""
 ONE_MEASUREMENT = Budgets(candidates=1, wall_seconds=3_600.0, cost_usd=0)
 

@@ -26,6 +26,7 @@ from cupilot.domain.experiments.statistics import (
     signed_rank_test,
 )
 from cupilot.reports.outcomes import JobOutcome, OutcomeState
+from cupilot.reports.speeds import speed_summary
 from cupilot.schemas import (
     ArmReport,
     CellReport,
@@ -102,6 +103,7 @@ def _arm(name: str, jobs: Sequence[JobOutcome]) -> ArmReport:
         solved=len(_speeds(done)),
         lost=sum(job.standing is OutcomeState.LOST for job in jobs),
         too_few=len(done) < MIN_SAMPLES,
+        speeds=speed_summary(_speeds(done), len(done)),
         validity=sum(job.valid for job in done) / judged if judged else None,
         validity_interval=ratio_interval([(job.valid, job.judged) for job in done]),
         judged=judged,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cupilot.domain.attribution import Credit, CreditOutcome
 from cupilot.domain.evaluation import Baseline, Comparison, Evaluation, Interval, Verdict
+from cupilot.domain.hardware import Environment
 from cupilot.domain.imported import KernelKind, file_name
 from cupilot.domain.job import AgentKind
 from cupilot.domain.problem import NumericsPolicy, Target
@@ -17,7 +18,7 @@ from cupilot.domain.states import JobState
 from cupilot.domain.strategy import Strategy
 
 if TYPE_CHECKING:
-    from cupilot.schemas import CandidateView, JobView, KernelView, Report, Spending
+    from cupilot.schemas import CandidateView, GenerationPoint, JobView, KernelView, Report, Spending
 
 BASELINE_NAMES = {
     Baseline.EAGER: "PyTorch eager",
@@ -32,9 +33,10 @@ AFTER_QUARANTINE = (
 )
 
 
-def factor(speedup: Interval) -> str:
+def factor(speedup: Interval, *, decided: bool = True) -> str:
     """Return a speedup with its interval, e.g. ``1.84x (95 % interval 1.82 to 1.86)``."""
-    return f"{_times(speedup.median)} (95 % interval {speedup.low:.2f} to {speedup.high:.2f})"
+    spread = "95 % interval" if decided else "undecided, from too few pairs:"
+    return f"{_times(speedup.median)} ({spread} {speedup.low:.2f} to {speedup.high:.2f})"
 
 
 def difference_words(speedup: Interval) -> str:
@@ -44,8 +46,16 @@ def difference_words(speedup: Interval) -> str:
     return "slower" if speedup.high < 1.0 else "no clear difference"
 
 
-def comparison_words(speedup: Interval, baseline: str) -> str:
+def measured_on(environment: Environment) -> str:
+    """Return the device, and the host's load when it measured, e.g. ``NVIDIA H200 (load of the host 1.3)``."""
+    load = "" if environment.load_average is None else f" (load of the host {environment.load_average:.1f})"
+    return f"{environment.device.name}{load}"
+
+
+def comparison_words(speedup: Interval, baseline: str, *, decided: bool = True) -> str:
     """Return one clause that claims no more than the interval shows."""
+    if not decided:
+        return f"not yet decided against {baseline}: {factor(speedup, decided=False)}"
     if speedup.low > 1.0:
         return f"{_times(speedup.median)} as fast as {baseline} (95 % interval {speedup.low:.2f} to {speedup.high:.2f})"
     if speedup.high < 1.0:
@@ -56,7 +66,7 @@ def comparison_words(speedup: Interval, baseline: str) -> str:
 def headline(evaluation: Evaluation, verdict: Verdict, *, final: bool) -> str:
     """Return one honest sentence about a kernel that counts; ``final`` says whether a better one may still come."""
     clauses = [
-        comparison_words(item.speedup, name)
+        comparison_words(item.speedup, name, decided=item.decided)
         for baseline, name in BASELINE_NAMES.items()
         if (item := evaluation.comparison(baseline)) is not None
     ]
@@ -155,6 +165,7 @@ def markdown(report: Report) -> str:
         _strategy(candidate),
         _credits(candidate.credits),
         _lineage(candidate),
+        _trajectory(report.trajectory),
         _models(job),
         "## What to try next\n\n" + "\n".join(f"- {step}" for step in report.next_steps),
         _reproduce(job, report.candidate.kernel),
@@ -223,9 +234,11 @@ def _measured_as(evaluation: Evaluation) -> str:
 
 
 def _comparison_row(item: Comparison) -> str:
+    undecided = "" if item.decided else " (undecided)"
     return (
         f"| {item.baseline.value} | {item.kernel_us.median:.1f} us | {item.baseline_us.median:.1f} us"
-        f" | {_times(item.speedup.median)} | {item.speedup.low:.3f} to {item.speedup.high:.3f} | {item.pairs} |"
+        f" | {_times(item.speedup.median)} | {item.speedup.low:.3f} to {item.speedup.high:.3f}{undecided}"
+        f" | {item.pairs} |"
     )
 
 
@@ -239,7 +252,7 @@ def _evidence(evaluation: Evaluation | None) -> str:
     ]
     if evaluation.environment is not None:
         environment = evaluation.environment
-        parts = [environment.device.name, *(item for item in (environment.driver, environment.cuda) if item)]
+        parts = [measured_on(environment), *(item for item in (environment.driver, environment.cuda) if item)]
         lines.append(f"- measured on {', '.join(parts)}; torch {environment.torch}; sandbox {environment.sandbox}")
     lines += [f"- {words}" for words in bound_words(evaluation)]
     return "## Evidence\n\n" + "\n".join(lines) if lines else ""
@@ -295,6 +308,20 @@ def _lineage(candidate: CandidateView) -> str:
     if candidate.after_quarantine:
         lines.append(f"\n{AFTER_QUARANTINE}")
     return "## Lineage\n\n" + "\n".join(lines) if lines else ""
+
+
+def generation_line(point: GenerationPoint) -> str:
+    """Return what a generation came to, e.g. ``3 of 8 count, best 1.42x, so far 1.57x``."""
+    best = "none counts" if point.speedup is None else f"best {_times(point.speedup)}"
+    so_far = "" if point.best_so_far is None else f", so far {_times(point.best_so_far)}"
+    return f"{point.counting} of {point.candidates} count, {best}{so_far}"
+
+
+def _trajectory(points: list[GenerationPoint]) -> str:
+    if not points:
+        return ""
+    lines = "\n".join(f"{point.generation}. {generation_line(point)}" for point in points)
+    return f"## By generation\n\n{lines}"
 
 
 def _reproduce(job: JobView, kernel: KernelView | None) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+from pydantic import BaseModel
+
 from cupilot.domain.evaluation import Interval
 from cupilot.schemas import ExperimentReport
 
@@ -71,6 +73,8 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, dict | tuple | list):
         return json.dumps(value)
+    if isinstance(value, BaseModel):
+        return value.model_dump_json()
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(value)

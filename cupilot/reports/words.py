@@ -8,8 +8,9 @@ from cupilot.domain.evaluation import Interval
 from cupilot.reports.canvas import Format
 from cupilot.reports.figures import FigureName, figure
 from cupilot.reports.packing import packed
+from cupilot.reports.speeds import fast_words
 from cupilot.reports.spreadsheet import Table, table
-from cupilot.schemas import ArmReport, CellReport, ComparisonReport, ExperimentReport
+from cupilot.schemas import ArmReport, CellReport, ComparisonReport, ExperimentReport, SpeedSummary
 
 
 def bundle(report: ExperimentReport) -> bytes:
@@ -39,11 +40,12 @@ def markdown(report: ExperimentReport) -> str:
         "| arm | jobs | with a kernel | candidates that count | cost | tokens | on the device | wall time |\n"
         "|---|---|---|---|---|---|---|---|\n" + "\n".join(_arm(arm) for arm in report.arms),
         _method_notes(report.arms),
+        _speeds(report.arms),
         "## Best speedup over PyTorch eager\n\n| problem | arm | jobs | median | 95 % interval | range |\n"
         "|---|---|---|---|---|---|\n" + "\n".join(_cell(cell) for cell in report.cells),
         "## Before you use a number\n\n" + "\n".join(f"- {note}" for note in report.notes),
     ]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def claim(comparison: ComparisonReport) -> str:
@@ -87,6 +89,21 @@ def _beside(arm: ArmReport) -> str:
     if arm.reserved_usd:
         parts.append(f"{arm.reserved_usd:.4f} USD are reserved for calls whose cost is not known")
     return f"Of `{arm.arm}`, besides, {' and '.join(parts)}." if parts else ""
+
+
+def _speeds(arms: Sequence[ArmReport]) -> str:
+    """Return fast_p, counts and quantiles of each arm."""
+    head = "| arm | fast_p | over 2x | geometric mean | quantiles (10, 25, 50, 75, 90 %) |\n|---|---|---|---|---|\n"
+    lines = [_speed_row(arm.arm, arm.speeds) for arm in arms if arm.speeds is not None]
+    if not lines:
+        return ""
+    return "## How many are how fast\n\n" + head + "\n".join(lines)
+
+
+def _speed_row(arm: str, speeds: SpeedSummary) -> str:
+    mean = "-" if speeds.geometric_mean is None else f"{speeds.geometric_mean:.3f}x"
+    quantiles = ", ".join(f"{value:.2f}x" for value in speeds.quantiles.values()) or "-"
+    return f"| {arm} | {fast_words(speeds)} | {speeds.over_2x} | {mean} | {quantiles} |"
 
 
 def _cell(cell: CellReport) -> str:

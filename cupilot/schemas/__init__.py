@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         ExperimentRequest,
         ExperimentSummary,
         ExperimentView,
+        SpeedSummary,
     )
     from cupilot.schemas.jobs import (
         BestSummary,
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
         CandidateView,
         ExportList,
         ExportOffer,
+        GenerationPoint,
         KernelView,
         LineageEntry,
         Report,
@@ -216,6 +218,7 @@ _HOMES = {
     "ExperimentRequest": "experiments",
     "ExperimentSummary": "experiments",
     "ExperimentView": "experiments",
+    "SpeedSummary": "experiments",
     "BestSummary": "jobs",
     "EventPage": "jobs",
     "EventView": "jobs",
@@ -246,6 +249,7 @@ _HOMES = {
     "CandidateView": "results",
     "ExportList": "results",
     "ExportOffer": "results",
+    "GenerationPoint": "results",
     "KernelView": "results",
     "LineageEntry": "results",
     "Report": "results",

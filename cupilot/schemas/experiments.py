@@ -151,6 +151,20 @@ class ExperimentJobPage(Response):
     """The same for ``after``, which ``cursor`` replaces."""
 
 
+class SpeedSummary(Response):
+    """How fast the jobs' best kernels are over PyTorch eager, as the field counts it."""
+
+    fast: dict[str, float]
+    """KernelBench's fast_p by p: the share of all finished jobs whose best kernel is proven and more than p times as
+    fast; `0` is the share that has a kernel at all."""
+    over_2x: int
+    """Jobs whose best kernel is more than twice as fast."""
+    geometric_mean: float | None = None
+    """Of the solved jobs, as are the quantiles; null where there are none."""
+    quantiles: dict[str, float] = {}
+    """`10`, `25`, `50`, `75` and `90` per cent, interpolated."""
+
+
 class ArmReport(Response):
     """One arm, over all its jobs."""
 
@@ -164,6 +178,8 @@ class ArmReport(Response):
     """Cancelled, or failed through no fault of the arm; left out."""
     too_few: bool
     """Fewer finished jobs than any 95 % interval needs."""
+    speeds: SpeedSummary | None = None
+    """Null before a job is finished."""
     validity: float | None = None
     """Share of judged candidates that count."""
     validity_interval: Interval | None = None

@@ -102,7 +102,7 @@ class CandidateView(CandidateSummary):
     inspirations: list[UUID] = []
     """Candidates whose insights or kernels its writer was shown beside the parents."""
     repairs: list[str] = []
-    """Changes that the Revisor reported, one entry a round."""
+    """Changes that the Revisor reported, one entry a round: repairs, then performance revisions, kept or not."""
     kernel: KernelView | None = None
     evaluation: Evaluation | None = None
     credits: list[Credit] = []
@@ -133,6 +133,20 @@ class ExportList(Response):
     items: list[ExportOffer]
 
 
+class GenerationPoint(Response):
+    """What one generation of a job came to."""
+
+    generation: int
+    """From 1."""
+    candidates: int
+    counting: int
+    """Those of them with a proven kernel."""
+    speedup: float | None = None
+    """Best of the generation over PyTorch eager; null where none counts."""
+    best_so_far: float | None = None
+    """Best of it and those before."""
+
+
 class Report(Response):
     """The winner of a job, with the evidence."""
 
@@ -144,3 +158,5 @@ class Report(Response):
     headline: str
     """One honest sentence."""
     next_steps: list[str]
+    trajectory: list[GenerationPoint] = []
+    """What each generation came to, the first one first."""

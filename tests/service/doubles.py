@@ -49,7 +49,7 @@ from cupilot.domain.evaluation import (
 from cupilot.domain.hardware import Device, Environment, Peaks
 from cupilot.domain.imported import ImportedKernel, KernelKind
 from cupilot.domain.kernel import Kernel, Launch, LaunchPlan
-from cupilot.domain.pool import PoolMatch
+from cupilot.domain.pool import Lesson, PoolMatch
 from cupilot.domain.problem import (
     DType,
     Graph,
@@ -322,7 +322,15 @@ class ScriptedAgents:
                 return combined
         raise AgentError("nothing new to combine")
 
-    def translate(self, briefing: Briefing, strategy: Strategy, parents: Sequence[Attempt], seed: int) -> Kernel:
+    def translate(
+        self,
+        briefing: Briefing,
+        strategy: Strategy,
+        parents: Sequence[Attempt],
+        seed: int,
+        *,
+        lessons: Sequence[Lesson] = (),
+    ) -> Kernel:
         return kernel(" ".join(strategy.ids()), briefing.target)
 
     def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
@@ -342,6 +350,9 @@ class ScriptedAgents:
         assert last.kernel is not None
         mended = kernel(last.kernel.source + " #", briefing.target)
         return Revision(strategy=last.strategy, kernel=mended, note="tried again")
+
+    def improve(self, briefing: Briefing, attempt: Attempt, history: Sequence[Attempt], seed: int) -> Revision | None:
+        return None
 
 
 class MemoryPool:

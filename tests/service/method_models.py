@@ -26,9 +26,15 @@ KINDS = {
     "combines what is good in both parents": "crossover",
     "changing the parent in one substantial way": "mutation",
     "that is faster than the best one so far": "rewrite",
+    "works as differently from all of these": "explore",
+    "have in common, and write a new kernel": "recombine",
+    "modifying this one": "eoh_mutation",
+    "the same kernel with other values": "retune",
+    "Write the next version of the kernel": "next_version",
     "you write one kernel out of two": "merge",
     "You combine two": "cross",
     "different strategies": "initial",
+    "make it faster within its strategy": "improve",
     "You are the Kernel Revisor": "revise",
     "You are the Strategy Translator": "translate_strategy",
 }
@@ -57,6 +63,8 @@ def competent(request: dict[str, Any]) -> Reply:
             return _kernel("t1 wrong1")
         case "fix" | "revise":
             return Reply(text=f"NOTE: guarded the tail\n{_blocks(_shown(text)[-1] + ' #')}")
+        case "improve":
+            return Reply(text=f"NOTE: wider loads\n{_blocks(_shown(text)[-1].strip() + ' t1')}")
         case "initial":
             made = [{"techniques": [{"id": f"t{number}x"}], "rationale": "idea"} for number in range(1, 5)]
             return Reply(text=json.dumps({"strategies": made}))

@@ -10,19 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from cupilot.domain.evaluation import Preparation
+from cupilot.domain.evaluation import Evaluation, Preparation
 from cupilot.domain.evolution.ai_cuda_engineer import AiCudaEngineerConfig
+from cupilot.domain.evolution.fitness import speed_bounds
 from cupilot.domain.evolution.novelty import strategy_key
 from cupilot.domain.evolution.pipeline import Duplicate
 from cupilot.domain.evolution.seeds import stage_seed
-from cupilot.domain.job import JobSpec
+from cupilot.domain.job import AgentKind, JobSpec
+from cupilot.domain.pool import Lesson
 from cupilot.domain.states import EvaluationPurpose, StepKind, StrategyOrigin
 from cupilot.domain.strategy import Strategy
 from cupilot.domain.technique import catalogue
-from cupilot.jobs.flow import advance, config_of
+from cupilot.jobs.flow import advance, config_of, stage_of
 from cupilot.jobs.learning import correct, learn
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job
 from cupilot.storage.db.tables.queue import Step
@@ -31,19 +34,31 @@ from cupilot.storage.jobs.evolving import (
     add_evaluation,
     add_notes,
     add_strategy,
+    replace_kernel,
     set_alignment,
     set_kernel,
     set_strategy,
+    store_evaluation,
+    store_kernel,
 )
 from cupilot.storage.jobs.jobs import job_spec
-from cupilot.storage.jobs.progress import file_of, has_kernel, notes_of, preparation_of, strategies_of, strategy_of
+from cupilot.storage.jobs.progress import (
+    file_of,
+    has_kernel,
+    notes_of,
+    preparation_of,
+    speed_of,
+    strategies_of,
+    strategy_of,
+)
 from cupilot.storage.jobs.steering import banned_techniques
+from cupilot.storage.pool.lessons import lessons
 from cupilot.storage.pool.solved import solved
 from cupilot.storage.pool.techniques import enter_techniques
 from cupilot.storage.queue.steps import Claim, pin
 from workers.handlers.handler import Handler
-from workers.handlers.rows import candidate_of, learned_of, reader_of, stage_of
-from workers.retrieval import similar_solved
+from workers.handlers.rows import candidate_of, learned_of, reader_of
+from workers.retrieval import lessons_for, similar_solved
 from workers.stages import Check, Evaluate, JudgedStage, Judgement
 from workers.tools import Tools
 
@@ -51,6 +66,8 @@ if TYPE_CHECKING:
     from agents.interface import Alignment, Briefing, Example
     from agents.stages import AgentStage, Settled
 
+LESSONS, LESSONS_BESIDE_PARENTS = 2, 1
+"""Changes on similar problems that the Translator is shown, and where it is shown parents' kernels too."""
 LISTS_TECHNIQUES = (StepKind.CROSS, StepKind.ALIGN)
 """Steps whose prompts list the techniques that there are, also those that earlier jobs invented."""
 
@@ -68,6 +85,8 @@ class AgentInput:
     view: AgentStage
     pool_until: datetime | None
     """Pool entries made later are not looked at: an experiment's jobs must not teach each other."""
+    began: datetime
+    """When the job was submitted: lessons are of what was known then, so that equal jobs evolve alike."""
 
 
 @dataclass(frozen=True)
@@ -97,29 +116,32 @@ def load_asked(session: Session, claim: Claim) -> AgentInput:
         seed=stage_seed(spec.seed, candidate.ordinal, stage),
         view=STAGES[stage.stage].read(reader_of(session, candidate, spec.method.name)),
         pool_until=pool_cutoff(session, job),
+        began=job.created_at,
     )
 
 
 def ask_agents(step: AgentInput, tools: Tools, cancelled: Callable[[], bool]) -> Settled:  # noqa: ARG001
     """Run the stage, with kernels of similar problems where its operator shows them."""
-    from agents.stages import Write, run_stage
+    from agents.stages import Translate, Write, run_stage
 
     view = step.view
     if isinstance(view, Write) and view.wants_examples:
         view = view.with_examples(_examples(step, tools))
+    if isinstance(view, Translate) and step.spec.method.pool and step.spec.agents is not AgentKind.PLAYBOOK:
+        view = view.with_lessons(_lessons(step, tools, LESSONS_BESIDE_PARENTS if view.parents else LESSONS))
     return run_stage(view, lambda: tools.agents(step.spec.agents, step.claim), step.briefing, step.seed)
 
 
 def store_settled(session: Session, job: Job, step: Step, settled: Settled) -> None:
     """Store what was settled, unless the job has it already, and continue."""
-    candidate, outcome = candidate_of(session, step), settled.outcome
+    candidate, outcome, kernel = candidate_of(session, step), settled.outcome, None
     if settled.notes:
         add_notes(session, candidate, **settled.notes)
     if _is_duplicate(session, job, settled):
         outcome = Duplicate()
     else:
-        _store_parts(session, job, step, candidate, settled)
-    advance(session, job, candidate, stage_of(step), outcome)
+        kernel = _store_parts(session, job, step, candidate, settled)
+    advance(session, job, candidate, stage_of(step), outcome, kernel=kernel)
 
 
 def load_judged(session: Session, claim: Claim) -> JudgeInput:
@@ -129,8 +151,8 @@ def load_judged(session: Session, claim: Claim) -> JudgeInput:
     if claim.kind is StepKind.CHECK:
         view = Check(notes_of(session.get_one(Candidate, claim.candidate_id)))
     else:
-        best = job.best_candidate_id
-        incumbent = session.get_one(Candidate, best).speedup if best is not None else None
+        beaten = claim.candidate_id if stage_of(claim).improvements else job.best_candidate_id
+        incumbent = session.get_one(Candidate, beaten).speedup if beaten is not None else None
         view = Evaluate(file_of(session, claim.payload["kernel"]), incumbent)
     return JudgeInput(job_spec(session, job), preparation_of(job), view)
 
@@ -146,11 +168,23 @@ def store_judgement(session: Session, job: Job, step: Step, judgement: Judgement
     if judgement.notes:
         add_notes(session, candidate, **judgement.notes)
     if evaluation is not None:
-        weight = config_of(job).utilisation_weight
-        purpose = EvaluationPurpose.EVALUATE
-        row = add_evaluation(session, job, candidate, step, evaluation, purpose=purpose, utilisation_weight=weight)
-        learn(session, job, row, evaluation, strategy_of(session, candidate))
+        improved = candidate.kernel_hash if stage_of(step).improvements else None
+        row = _store_evaluation(session, job, step, candidate, evaluation)
+        learn(session, job, row, evaluation, strategy_of(session, candidate), improved=improved)
     advance(session, job, candidate, stage_of(step), judgement.outcome)
+
+
+def _store_evaluation(
+    session: Session, job: Job, step: Step, candidate: Candidate, evaluation: Evaluation
+) -> EvaluationRow:
+    """Store a measurement; one for performance makes its kernel the candidate's where it is faster, by lower bound."""
+    purpose, weight = EvaluationPurpose.EVALUATE, config_of(job).utilisation_weight
+    if stage_of(step).improvements:
+        bounds = speed_bounds(evaluation, preparation_of(job))
+        if bounds is None or bounds[0] <= speed_of(session, job, candidate)[0]:
+            return store_evaluation(session, job, candidate, step, evaluation, purpose=purpose)
+        replace_kernel(session, candidate, step.payload["kernel"])
+    return add_evaluation(session, job, candidate, step, evaluation, purpose=purpose, utilisation_weight=weight)
 
 
 ASKED = Handler(load_asked, ask_agents, store_settled)
@@ -166,17 +200,21 @@ def _is_duplicate(session: Session, job: Job, settled: Settled) -> bool:
     return strategy_key(settled.strategy, catalogue()) in tried
 
 
-def _store_parts(session: Session, job: Job, step: Step, candidate: Candidate, settled: Settled) -> None:
+def _store_parts(session: Session, job: Job, step: Step, candidate: Candidate, settled: Settled) -> str | None:
+    """Store what the candidate gets; return the kernel that it gets only if that proves faster than its own."""
     if settled.repair is not None:
         add_notes(session, candidate, repairs=(*notes_of(candidate).repairs, settled.repair))
     if settled.strategy is not None:
         assert settled.origin is not None
         set_strategy(session, candidate, add_strategy(session, job, settled.strategy, settled.origin))
         _enter(session, job, settled.strategy, settled.origin)
-    if settled.kernel is not None:
-        set_kernel(session, candidate, settled.kernel, repair_round=step.payload["round"])
     if settled.alignment is not None:
         _set_alignment(session, job, candidate, settled.alignment)
+    if settled.kernel is not None:
+        if step.kind is StepKind.IMPROVE:
+            return store_kernel(session, settled.kernel)
+        set_kernel(session, candidate, settled.kernel, repair_round=step.payload["round"])
+    return None
 
 
 def _enter(session: Session, job: Job, strategy: Strategy, origin: StrategyOrigin) -> None:
@@ -191,6 +229,14 @@ def _set_alignment(session: Session, job: Job, candidate: Candidate, alignment: 
     set_alignment(session, candidate, row, alignment.fidelity)
     enter_techniques(session, job, [alignment.strategy], StrategyOrigin.ALIGNMENT)
     correct(session, session.get_one(EvaluationRow, candidate.evaluation_id), strategy=alignment.strategy)
+
+
+def _lessons(step: AgentInput, tools: Tools, limit: int) -> list[Lesson]:
+    """Return what changes were worth on similar problems, as the step's first attempt found them."""
+    known = step.pool_until or step.began
+    similar = lessons_for(tools, step.team, step.spec, step.preparation, before=known, limit=limit)
+    with tools.database.transaction() as session:
+        return lessons(session, UUID(step.team), pin(session, step.claim, "lessons", similar))
 
 
 def _examples(step: AgentInput, tools: Tools) -> list[Example]:

@@ -28,6 +28,7 @@ HANDLERS: Mapping[StepKind, Handler[Any, Any]] = {
     StepKind.WRITE: ASKED,
     StepKind.EVALUATE: JUDGED,
     StepKind.REVISE: ASKED,
+    StepKind.IMPROVE: ASKED,
     StepKind.ALIGN: ASKED,
     StepKind.CONFIRM: CONFIRM,
     StepKind.ABLATE: ABLATE,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from cupilot.domain.evolution.pipeline import Next, Stage
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import JobSpec
 from cupilot.domain.standing import LearnedTechnique
@@ -132,11 +131,6 @@ def learned_of(session: Session, job: Job, spec: JobSpec, claim: Claim) -> tuple
 def candidate_of(session: Session, step: Step) -> Candidate:
     """Return the candidate that a step belongs to, as it is now."""
     return session.get_one(Candidate, step.candidate_id, populate_existing=True)
-
-
-def stage_of(step: Step | Claim) -> Next:
-    """Return the stage of its candidate that a step is."""
-    return Next(Stage(step.kind.value), step.payload["round"])
 
 
 def _trials(session: Session, candidate: Candidate) -> list[Attempt]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from agents.interface import Agents, Alignment, Attempt, Briefing
 from agents.stages import STAGES, Proposed, Settled, run_stage
 from cupilot.domain.evaluation import Evaluation, FailureKind, Preparation
+from cupilot.domain.evolution.fitness import speed_bounds
 from cupilot.domain.evolution.methods import method_for
 from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.evolution.novelty import kernel_key, strategy_key
@@ -30,7 +31,7 @@ from cupilot.domain.evolution.pipeline import (
 )
 from cupilot.domain.evolution.population import Proposal
 from cupilot.domain.evolution.seeds import stage_seed
-from cupilot.domain.job import JobSpec
+from cupilot.domain.job import AgentKind, JobSpec
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.pool import entry_of
 from cupilot.domain.strategy import Strategy
@@ -54,7 +55,9 @@ class Candidate:
     written: Kernel | None = None
     """The kernel that is, or was last, to be measured."""
     history: list[Attempt] = field(default_factory=list)
-    """Its measured kernels, oldest first; the last one is what it is."""
+    """Its measured kernels, oldest first."""
+    standing: int = -1
+    """Which of them it is: the last one, but for performance revisions that were no faster."""
     confirmation: Evaluation | None = None
     alignment: Alignment | None = None
     end: End | None = None
@@ -67,13 +70,13 @@ class Candidate:
 
     @property
     def kernel(self) -> Kernel | None:
-        """The kernel that was measured last."""
-        return self.history[-1].kernel if self.history else None
+        """The measured kernel that it is."""
+        return self.history[self.standing].kernel if self.history else None
 
     @property
     def evaluation(self) -> Evaluation | None:
         """Return the evaluation that selection uses."""
-        return self.history[-1].evaluation if self.history else None
+        return self.history[self.standing].evaluation if self.history else None
 
     @property
     def latest(self) -> Evaluation | None:
@@ -161,6 +164,8 @@ class Candidates:
         """Take a candidate to its end."""
         started = time.monotonic()
         pipeline = method_for(self.spec.method).pipeline(candidate.proposal.operator)
+        if self.spec.agents is AgentKind.PLAYBOOK:
+            pipeline = replace(pipeline, performance_rounds=0)
         stage: Next | End = first(pipeline)
         while isinstance(stage, Next):
             try:
@@ -175,7 +180,7 @@ class Candidates:
         if stage.stage in (Stage.CHECK, Stage.EVALUATE):
             view = Check(candidate.notes) if stage.stage is Stage.CHECK else _evaluate(candidate)
             judgement = view.run(self.spec.problem, self.preparation, RetryingJudge(self.judge))
-            return self._store_judgement(candidate, judgement)
+            return self._store_judgement(candidate, stage, judgement)
         seed = stage_seed(self.spec.seed, candidate.ordinal, stage)
         agent_view = STAGES[stage.stage].read(_Reader(self, candidate))
         return self._store_settled(candidate, run_stage(agent_view, lambda: self.agents, self.briefing, seed))
@@ -194,10 +199,10 @@ class Candidates:
         if settled.alignment is not None:
             candidate.alignment = settled.alignment
             self._set_strategy(candidate, settled.alignment.strategy)
-            self._learn(candidate)
+            self._learn(candidate, candidate.standing)
         return settled.outcome
 
-    def _store_judgement(self, candidate: Candidate, judgement: Judgement) -> Outcome:
+    def _store_judgement(self, candidate: Candidate, stage: Next, judgement: Judgement) -> Outcome:
         candidate.note(**judgement.notes)
         if judgement.evaluation is not None:
             assert candidate.strategy is not None
@@ -208,21 +213,30 @@ class Candidates:
                 evaluation=judgement.evaluation,
                 insight=notes[place] if place < len(notes) else "",
             )
+            if not stage.improvements or self._is_faster(judgement.evaluation, candidate.evaluation):
+                candidate.standing = place
             candidate.history.append(attempt)
-            self._learn(candidate)
+            self._learn(candidate, place)
         return judgement.outcome
 
     def _set_strategy(self, candidate: Candidate, strategy: Strategy) -> None:
         candidate.strategy = strategy
         self.tried.append(strategy)
 
-    def _learn(self, candidate: Candidate) -> None:
-        """Tell the pool what the candidate's last measurement taught."""
+    def _is_faster(self, evaluation: Evaluation, standing: Evaluation | None) -> bool:
+        """Return whether a performance revision is faster than what it would replace, by their lower bounds."""
+        assert standing is not None
+        new, old = (speed_bounds(each, self.preparation) for each in (evaluation, standing))
+        return new is not None and (old is None or new[0] > old[0])
+
+    def _learn(self, candidate: Candidate, place: int) -> None:
+        """Tell the pool what one of the candidate's measurements taught."""
+        evaluation = candidate.history[place].evaluation
         assert candidate.strategy is not None
-        assert candidate.evaluation is not None
+        assert evaluation is not None
         entry = entry_of(
-            candidate.evaluation,
-            id=f"{self.spec.problem.name}/{candidate.id}/{len(candidate.history)}",
+            evaluation,
+            id=f"{self.spec.problem.name}/{candidate.id}/{place + 1}",
             team=TEAM,
             problem_name=self.spec.problem.name,
             facts=self.preparation.facts,
@@ -252,7 +266,9 @@ class _Reader:
         return self.candidate.strategy
 
     def measured(self) -> Attempt:
-        return self.candidate.history[-1].model_copy(update={"strategy": self.strategy(), "insight": ""})
+        return self.candidate.history[self.candidate.standing].model_copy(
+            update={"strategy": self.strategy(), "insight": ""}
+        )
 
     def trials(self) -> list[Attempt]:
         return list(self.candidate.history or self._parents()[0].history)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import log
 
-from cupilot.domain.pool import FAILURE_GAIN, PoolEntry, PoolMatch, operators
+from cupilot.domain.pool import FAILURE_GAIN, PoolEntry, PoolMatch, operators, related_classes
 from cupilot.domain.problem import ProblemFacts
 from cupilot.storage.pool.ranking import OTHER_DEVICE, Group, Ranked, pick, scored
 
@@ -41,9 +41,15 @@ class LocalPool:
             self._entries[entry.id] = entry
 
     def retrieve(self, facts: ProblemFacts, device_class: str, limit: int = 8) -> list[PoolMatch]:
-        """Return at most ``limit`` entries of the same operator family: the promising first, then some to avoid."""
+        """Return at most ``limit`` entries of the same operator family: the promising first, then some to avoid.
+
+        Where nothing counts in it, of the families with the same shape of computation too.
+        """
         wanted = set(operators(facts))
         family = [entry for entry in self._entries.values() if entry.op_class == facts.op_class]
+        if not any(entry.speedup for entry in family):
+            related = related_classes(facts.op_class)
+            family = [entry for entry in self._entries.values() if entry.op_class in related]
         ranked = rank([_neighbour(entry, wanted) for entry in family], device_class, limit)
         return [
             PoolMatch(entry=self._entries[match.id], similarity=match.similarity, score=match.score) for match in ranked

@@ -24,52 +24,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cupilot.domain.evolution.pipeline import Pipeline, Stage
-from cupilot.domain.evolution.population import Member, Operator, Proposal, StopReason
-from cupilot.domain.evolution.selection import near_floor, ranked
-from cupilot.domain.value import Value
+from cupilot.domain.evolution.population import Member, Operator, Proposal
+from cupilot.domain.evolution.sampled import SampledConfig, SampledMethod, by_rank
+from cupilot.domain.evolution.selection import ranked
 
 
-class EvoEngineerConfig(Value):
-    """Parameters that the three variants share."""
-
-    generations: Annotated[int, Field(ge=1, le=100)] = 10
-    samplers: Annotated[int, Field(ge=1, le=50)] = 4
-    """Kernels proposed a generation."""
-    samples: Annotated[int, Field(ge=1, le=5_000)] = 45
-    """Kernels proposed in all."""
-
-    utilisation_weight: ClassVar[float] = 0.0
-    roofline_guidance: ClassVar[bool] = False
-    pool: ClassVar[bool] = False
-
-    @property
-    def rounds(self) -> int:
-        """Generations at most."""
-        return min(self.generations, -(-self.samples // self.samplers))
-
-    @property
-    def max_candidates(self) -> int:
-        """Proposed at most, over all generations."""
-        return min(self.samples, self.rounds * self.samplers)
-
-    @property
-    def max_kernels(self) -> int:
-        """The same: nothing is mended."""
-        return self.max_candidates
-
-
-class EvoEngineerFreeConfig(EvoEngineerConfig):
+class EvoEngineerFreeConfig(SampledConfig):
     """Parameters of EvoEngineer-Free."""
 
     name: Literal["evoengineer-free"] = "evoengineer-free"
 
 
-class EvoEngineerInsightConfig(EvoEngineerConfig):
+class EvoEngineerInsightConfig(SampledConfig):
     """Parameters of EvoEngineer-Insight."""
 
     name: Literal["evoengineer-insight"] = "evoengineer-insight"
@@ -79,7 +49,7 @@ class EvoEngineerInsightConfig(EvoEngineerConfig):
     """Insights that a prompt shows, drawn at random."""
 
 
-class EvoEngineerFullConfig(EvoEngineerConfig):
+class EvoEngineerFullConfig(SampledConfig):
     """Parameters of EvoEngineer-Full."""
 
     name: Literal["evoengineer-full"] = "evoengineer-full"
@@ -91,43 +61,7 @@ class EvoEngineerFullConfig(EvoEngineerConfig):
     """Kernels that must count before any is crossed or mutated."""
 
 
-class _EvoEngineer:
-    """The common part of the variants: sizes, stops, the pipeline of a candidate."""
-
-    def __init__(self, config: EvoEngineerConfig, kept: int) -> None:
-        self._config = config
-        self._kept = kept
-
-    def select(self, population: Sequence[Member]) -> tuple[str, ...]:
-        """Return the best that count; where they are fewer than are kept, the newest of the others after them."""
-        best = ranked(population)
-        others = sorted((member for member in population if member.fitness is None), key=lambda member: -member.ordinal)
-        return tuple(member.candidate for member in [*best, *others][: self._kept])
-
-    def should_stop(self, population: Sequence[Member], generation: int) -> StopReason | None:
-        """Return why no generation should follow the finished one, or None."""
-        if near_floor(population):
-            return StopReason.NEAR_FLOOR
-        if (generation + 1) * self._config.samplers >= self._config.samples:
-            return StopReason.SAMPLES
-        return StopReason.GENERATIONS if generation + 1 >= self._config.generations else None
-
-    def pipeline(self, operator: Operator) -> Pipeline:  # noqa: ARG002 - every operator writes, and nothing is mended
-        """Write, measure, and that is all."""
-        return Pipeline(Stage.WRITE, repair_rounds=0, alignment=False)
-
-    def _count(self, generation: int) -> int:
-        """Return proposals of a generation; the last one takes what is left of the samples."""
-        return max(0, min(self._config.samplers, self._config.samples - generation * self._config.samplers))
-
-    def _rewrites(self, best: Sequence[Member], count: int) -> list[Proposal]:
-        parents = tuple(member.candidate for member in best[:1])
-        return [
-            Proposal(operator=Operator.REWRITE, parents=parents, place=place, places=count) for place in range(count)
-        ]
-
-
-class EvoEngineerFree(_EvoEngineer):
+class EvoEngineerFree(SampledMethod):
     """EvoEngineer-Free: the task and the best kernel so far, nothing else."""
 
     def __init__(self, config: EvoEngineerFreeConfig) -> None:
@@ -135,10 +69,10 @@ class EvoEngineerFree(_EvoEngineer):
 
     def propose(self, population: Sequence[Member], generation: int, rng: Random) -> list[Proposal]:  # noqa: ARG002
         """Return rewrites of the best so far; from nothing while nothing counts."""
-        return self._rewrites(ranked(population), self._count(generation))
+        return self.rewrites(ranked(population), self.count(generation))
 
 
-class EvoEngineerInsight(_EvoEngineer):
+class EvoEngineerInsight(SampledMethod):
     """EvoEngineer-Insight: Free, and the insights of the writers of the kept kernels."""
 
     def __init__(self, config: EvoEngineerInsightConfig) -> None:
@@ -147,11 +81,11 @@ class EvoEngineerInsight(_EvoEngineer):
 
     def propose(self, population: Sequence[Member], generation: int, rng: Random) -> list[Proposal]:
         """Return rewrites of the best so far, each with its own draw of insights."""
-        rewrites = self._rewrites(ranked(population), self._count(generation))
+        rewrites = self.rewrites(ranked(population), self.count(generation))
         return [_inspired(rewrite, population, self.config.insights, rng) for rewrite in rewrites]
 
 
-class EvoEngineerFull(_EvoEngineer):
+class EvoEngineerFull(SampledMethod):
     """EvoEngineer-Full: crossover and mutation of code in an elite population, with insights."""
 
     def __init__(self, config: EvoEngineerFullConfig) -> None:
@@ -161,16 +95,16 @@ class EvoEngineerFull(_EvoEngineer):
     def propose(self, population: Sequence[Member], generation: int, rng: Random) -> list[Proposal]:
         """Return crossovers and mutations in turn; rewrites while too few count."""
         best = ranked(population)
-        count = self._count(generation)
+        count = self.count(generation)
         if len(best) < self.config.valid_required:
-            proposals = self._rewrites(best, count)
+            proposals = self.rewrites(best, count)
         else:
             proposals = [self._offspring(best, place, count, rng) for place in range(count)]
         return [_inspired(proposal, population, self.config.insights, rng) for proposal in proposals]
 
     def _offspring(self, best: Sequence[Member], place: int, places: int, rng: Random) -> Proposal:
         operator, wanted = ((Operator.CODE_CROSSOVER, 2), (Operator.MUTATION, 1))[place % 2]
-        parents = ranked(_by_rank(best, wanted, rng))
+        parents = ranked(by_rank(best, wanted, rng))
         return Proposal(
             operator=operator,
             parents=tuple(member.candidate for member in parents),
@@ -178,16 +112,6 @@ class EvoEngineerFull(_EvoEngineer):
             place=place,
             places=places,
         )
-
-
-def _by_rank(best: Sequence[Member], count: int, rng: Random) -> list[Member]:
-    """Return different members, each drawn with weight ``1 / (rank + n)``, n being how many there are."""
-    left = list(enumerate(best))
-    drawn: list[Member] = []
-    while left and len(drawn) < count:
-        position = rng.choices(range(len(left)), [1 / (rank + len(best)) for rank, _ in left])[0]
-        drawn.append(left.pop(position)[1])
-    return drawn
 
 
 def _inspired(proposal: Proposal, population: Sequence[Member], count: int, rng: Random) -> Proposal:

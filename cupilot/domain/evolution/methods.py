@@ -12,6 +12,7 @@ from typing import Annotated, Any, Protocol, get_args
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from cupilot.domain.evolution.ai_cuda_engineer import AiCudaEngineer, AiCudaEngineerConfig
+from cupilot.domain.evolution.eoh import Eoh, EohConfig
 from cupilot.domain.evolution.evoengineer import (
     EvoEngineerFree,
     EvoEngineerFreeConfig,
@@ -20,9 +21,10 @@ from cupilot.domain.evolution.evoengineer import (
     EvoEngineerInsight,
     EvoEngineerInsightConfig,
 )
+from cupilot.domain.evolution.funsearch import FunSearch, FunSearchConfig
 from cupilot.domain.evolution.pipeline import Pipeline
 from cupilot.domain.evolution.population import Member, Operator, Proposal, StopReason
-from cupilot.domain.evolution.sce import Sce, SceConfig
+from cupilot.domain.evolution.sce import CupilotPaperConfig, Sce, SceConfig
 from cupilot.domain.value import BUILD_LATER
 
 DEFAULT = "sce"
@@ -58,7 +60,14 @@ def _named(value: Any) -> Any:
 
 
 _Config = Annotated[
-    SceConfig | EvoEngineerFreeConfig | EvoEngineerInsightConfig | EvoEngineerFullConfig | AiCudaEngineerConfig,
+    SceConfig
+    | CupilotPaperConfig
+    | EvoEngineerFreeConfig
+    | EvoEngineerInsightConfig
+    | EvoEngineerFullConfig
+    | AiCudaEngineerConfig
+    | EohConfig
+    | FunSearchConfig,
     Field(discriminator="name"),
 ]
 MethodConfig = Annotated[_Config, BeforeValidator(_named)]
@@ -67,15 +76,18 @@ MethodConfig = Annotated[_Config, BeforeValidator(_named)]
 CONFIGS: dict[str, type[Any]] = {kind.model_fields["name"].default: kind for kind in get_args(get_args(_Config)[0])}
 """The parameters' class of each method, by the method's name."""
 
-NEEDS_MODEL = frozenset(set(CONFIGS) - {DEFAULT})
+NEEDS_MODEL = frozenset(name for name, kind in CONFIGS.items() if not issubclass(kind, SceConfig))
 """Methods whose operators write code freely, which the playbook's templates cannot."""
 
 _METHODS: dict[type[Any], Callable[[Any], Method]] = {
     SceConfig: Sce,
+    CupilotPaperConfig: Sce,
     EvoEngineerFreeConfig: EvoEngineerFree,
     EvoEngineerInsightConfig: EvoEngineerInsight,
     EvoEngineerFullConfig: EvoEngineerFull,
     AiCudaEngineerConfig: AiCudaEngineer,
+    EohConfig: Eoh,
+    FunSearchConfig: FunSearch,
 }
 _ADAPTER: TypeAdapter[_Config] = TypeAdapter(MethodConfig, config=ConfigDict(defer_build=BUILD_LATER))
 

@@ -28,7 +28,7 @@ class Notes(Value):
     conversions: tuple[tuple[str, str], ...] = ()
     """Conversions that were wrong, each with what was wrong with it, oldest first."""
     repairs: tuple[str, ...] = ()
-    """Changes that the Revisor reported, one entry a round."""
+    """Changes that the Revisor reported, one entry a round: repairs, then performance revisions."""
 
     @classmethod
     def of(cls, proposal: Proposal) -> Notes:

@@ -10,8 +10,12 @@ whether its strategy is aligned. After the opening, all go the same way::
     first of all:  (convert -> check)+ -> write /
     asked about a kernel that beat the floor: revise -> evaluate -> align -> end
 
-Translate, revise and align are cuPilot's Algorithm 1 (lines 3 to 7 for one individual); merge is its ablation; write,
-convert and check are EvoEngineer's and The AI CUDA Engineer's.
+Between the evaluation of a kernel that counts and its alignment stand the performance revisions: improve -> evaluate,
+so often as the pipeline has rounds for. An improvement that is wrong or no faster is not mended: the candidate keeps
+the better kernel, and the next round begins from that.
+
+Translate, revise, improve and align are cuPilot's Algorithm 1 (lines 3 to 7 for one individual); merge is its ablation;
+write, convert and check are EvoEngineer's and The AI CUDA Engineer's.
 
 Workers and the local driver ask the same two functions: :func:`first` and :func:`following`. A failure of kind
 ``infrastructure`` is no outcome of a candidate: whoever runs the stage tries it again elsewhere.
@@ -70,6 +74,8 @@ class Stage(StrEnum):
     """The judge, on a device."""
     REVISE = "revise"
     """Kernel Revisor: a mended kernel."""
+    IMPROVE = "improve"
+    """Kernel Revisor: a right kernel, made faster within its strategy."""
     ALIGN = "align"
     """Strategy Translator: the strategy as the code really follows it."""
 
@@ -91,7 +97,14 @@ class Next:
 
     stage: Stage
     round: int = 0
-    """Repair round it belongs to: 0 for the first kernel, n for the n-th revision and its evaluation."""
+    """Round it belongs to: 0 for the first kernel, n for the n-th revision and its evaluation."""
+    improvements: int = 0
+    """How many of those revisions, the last ones, were for performance."""
+
+    @property
+    def repairs(self) -> int:
+        """How many of those revisions mended a failure."""
+        return self.round - self.improvements
 
 
 @dataclass(frozen=True)
@@ -134,6 +147,8 @@ class Judged:
 
     verdict: Verdict
     failure: FailureKind | None = None
+    near_floor: bool = False
+    """True if the kernel is so close to the roofline bound that no revision can gain much."""
 
 
 Outcome = Done | Duplicate | AgentFailed | WrongConversion | Judged
@@ -150,6 +165,8 @@ class Pipeline:
     """True if the strategy of a kernel that counts is aligned with its code."""
     questions: bool = False
     """True if the Revisor is asked about a kernel faster than the roofline bound while repair rounds are left."""
+    performance_rounds: int = 0
+    """Times that the Revisor may make a right kernel faster."""
 
 
 def first(pipeline: Pipeline) -> Next:
@@ -169,12 +186,14 @@ def following(pipeline: Pipeline, done: Next, outcome: Outcome) -> Next | End:
         raise ValueError(f"{outcome} is no outcome of {done.stage.value}")
     match outcome:
         case Judged():
-            return _after_evaluation(pipeline, done.round, outcome)
+            return _after_evaluation(pipeline, done, outcome)
         case WrongConversion():
             again = done.round < pipeline.repair_rounds
             return Next(Stage.CONVERT, done.round + 1) if again else End(Ending.FAILED, NOT_CONVERTED)
         case Done():
             return _after_agent(done)
+        case Duplicate() | AgentFailed() if done.stage is Stage.IMPROVE:
+            return _aligned(pipeline, done)
         case Duplicate():
             return _without_new_kernel(done, End(Ending.DUPLICATE, f"duplicate_{_made_by(done.stage)}"))
         case AgentFailed():
@@ -186,17 +205,26 @@ def step_key(ordinal: int, stage: Next) -> str:
     return f"c{ordinal}/{stage.stage.value}/{stage.round}"
 
 
-def _after_evaluation(pipeline: Pipeline, repair_round: int, judged: Judged) -> Next | End:
+def _after_evaluation(pipeline: Pipeline, done: Next, judged: Judged) -> Next | End:
     if judged.failure is FailureKind.INFRASTRUCTURE:
         raise ValueError("an infrastructure failure says nothing about the candidate; try the evaluation again")
-    if judged.verdict.counts:
-        return Next(Stage.ALIGN, repair_round) if pipeline.alignment else End(Ending.EVALUATED)
-    if _repairable(judged) and repair_round < pipeline.repair_rounds:
-        return Next(Stage.REVISE, repair_round + 1)
+    if judged.verdict.counts or done.improvements:
+        if done.improvements < pipeline.performance_rounds and not judged.near_floor:
+            return Next(Stage.IMPROVE, done.round + 1, done.improvements + 1)
+        return _aligned(pipeline, done)
+    if _repairable(judged) and done.repairs < pipeline.repair_rounds:
+        return Next(Stage.REVISE, done.round + 1)
     # Only strategies of kernels that count are ever crossed or reused as good; those of failures stay as asked for,
     # which is what the pool has to warn of.
-    question = pipeline.questions and repair_round < pipeline.repair_rounds and _beat_the_floor(judged)
+    question = pipeline.questions and done.repairs < pipeline.repair_rounds and _beat_the_floor(judged)
     return End(Ending.EVALUATED, question=question)
+
+
+def _aligned(pipeline: Pipeline, done: Next) -> Next | End:
+    """Return what follows once the candidate's kernel is final."""
+    if not pipeline.alignment:
+        return End(Ending.EVALUATED)
+    return Next(Stage.ALIGN, done.round, done.improvements)
 
 
 def _beat_the_floor(judged: Judged) -> bool:
@@ -218,7 +246,7 @@ def _after_agent(done: Next) -> Next | End:
         case Stage.ALIGN:
             return End(Ending.EVALUATED)
         case _:
-            return Next(Stage.EVALUATE, done.round)
+            return Next(Stage.EVALUATE, done.round, done.improvements)
 
 
 def _without_new_kernel(done: Next, otherwise: End) -> End:

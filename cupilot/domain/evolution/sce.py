@@ -6,7 +6,8 @@ The paper publishes no code; its Algorithm 1 by lines, and where each is done he
    strategies, which the SCE Manager writes from the roofline zone, the strategy pool and its own ideas;
 2. for each generation, for each individual in parallel: whoever drives the method;
 3. ``K <- StrategyApplication(S, K)``: stage ``translate`` (:mod:`cupilot.domain.evolution.pipeline`);
-4. ``K <- KernelRevision(K)``: stages ``evaluate`` and ``revise``, at most ``repair_rounds`` times;
+4. ``K <- KernelRevision(K)``: stages ``evaluate`` and ``revise``, at most ``repair_rounds`` times, until the kernel is
+   right; then ``improve`` and ``evaluate``, at most ``performance_rounds`` times, from the digested profile;
 5. profile and fitness: stage ``evaluate``, :mod:`cupilot.domain.evolution.fitness`;
 6. ``S <- StrategyAlignment(S, K)`` (the paper's "handshake"): stage ``align``;
 7. elitism keeps, tournament picks parents: :meth:`Sce.select` and :meth:`Sce.propose`;
@@ -32,7 +33,7 @@ from itertools import combinations
 from random import Random
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from cupilot.domain.evolution.pipeline import Pipeline, Stage
 from cupilot.domain.evolution.population import Member, Operator, Proposal, StopReason
@@ -64,6 +65,8 @@ class SceConfig(Value):
     """Members drawn for each parent."""
     repair_rounds: Annotated[int, Field(ge=0, le=10)] = 2
     """Times that the Kernel Revisor may mend one candidate."""
+    performance_rounds: Annotated[int, Field(ge=0, le=10)] = 1
+    """Times that the Kernel Revisor may make one candidate's right kernel faster. The playbook's never does."""
     utilisation_weight: Annotated[float, Field(ge=0, le=10)] = 0.25
     """Weight of hardware utilisation beside log speedup in the fitness."""
     crossover: CrossoverLevel = CrossoverLevel.STRATEGY
@@ -94,7 +97,22 @@ class SceConfig(Value):
     @property
     def max_kernels(self) -> int:
         """The same with every repair that they may have."""
-        return self.max_candidates * (1 + self.repair_rounds)
+        return self.max_candidates * (1 + self.repair_rounds + self.performance_rounds)
+
+
+class CupilotPaperConfig(SceConfig):
+    """``sce`` at the size of the paper's ablations: a population of 50, two epochs, crossover of strategies.
+
+    What the paper does not state is as in ``sce``.
+    """
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+    name: Literal["cupilot-paper"] = "cupilot-paper"  # type: ignore[assignment]
+    population: Annotated[int, Field(ge=2, le=200)] = 50
+    """Candidates a generation."""
+    epochs: Annotated[int, Field(ge=1, le=20)] = 2
+    """The second begins with fresh strategies for the best kernels of the first."""
 
 
 class Sce:
@@ -147,7 +165,13 @@ class Sce:
             return Pipeline(Stage.REVISE, repair_rounds=0, alignment=self.config.alignment)
         opening = {Operator.CROSSOVER: Stage.CROSS, Operator.CODE_CROSSOVER: Stage.MERGE}
         stage = opening.get(operator, Stage.TRANSLATE)
-        return Pipeline(stage, self.config.repair_rounds, self.config.alignment, questions=True)
+        return Pipeline(
+            stage,
+            self.config.repair_rounds,
+            self.config.alignment,
+            questions=True,
+            performance_rounds=self.config.performance_rounds,
+        )
 
     def _crossovers(
         self, population: Sequence[Member], pairs: set[frozenset[str]], wanted: int, rng: Random

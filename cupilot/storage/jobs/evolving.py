@@ -129,6 +129,11 @@ def set_kernel(session: Session, candidate: Candidate, kernel: Kernel | Imported
     return kept
 
 
+def replace_kernel(session: Session, candidate: Candidate, kernel_hash: str) -> None:
+    """Set the candidate's code to a stored kernel that was measured to be faster; the evaluation is set apart."""
+    _set(session, candidate, kernel_hash=kernel_hash)
+
+
 def store_kernel(session: Session, kernel: Kernel | ImportedKernel) -> str:
     """Store a kernel, once for all that arrive at it, again where retention emptied it; return its hash."""
     row = {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from cupilot.domain.errors import Conflict, NotFound
 from cupilot.reports.job import headline, next_steps
-from cupilot.schemas import CandidateView, JobView, Report
+from cupilot.schemas import CandidateView, GenerationPoint, JobView, Report
+from cupilot.storage.db.tables.jobs import Candidate, Generation
 from cupilot.storage.jobs.candidate_views import candidate_view
 from cupilot.storage.jobs.job_views import job_view
 from cupilot.storage.jobs.jobs import get_job
@@ -57,7 +59,29 @@ def _of(session: Session, team: UUID, job: JobView, candidate: CandidateView) ->
         preparation=preparation_of(get_job(session, team, job.id)),
         headline=headline(evaluation, verdict, final=job.final),
         next_steps=next_steps(job, evaluation),
+        trajectory=trajectory(session, job.id),
     )
+
+
+def trajectory(session: Session, job: UUID) -> list[GenerationPoint]:
+    """Return what each generation of a job came to, the first one first."""
+    query = (
+        select(Generation.number, func.count(), func.count(Candidate.speedup), func.max(Candidate.speedup))
+        .join(Candidate, Candidate.generation_id == Generation.id)
+        .where(Generation.job_id == job)
+        .group_by(Generation.number)
+        .order_by(Generation.number)
+    )
+    points: list[GenerationPoint] = []
+    best: float | None = None
+    for number, candidates, counting, speedup in session.execute(query):
+        best = max((value for value in (best, speedup) if value is not None), default=None)
+        points.append(
+            GenerationPoint(
+                generation=number + 1, candidates=candidates, counting=counting, speedup=speedup, best_so_far=best
+            )
+        )
+    return points
 
 
 def _no_result(job: JobView) -> NoResult:

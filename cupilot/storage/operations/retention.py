@@ -89,13 +89,16 @@ def _unneeded(job: uuid.UUID) -> ColumnElement[bool]:
         EvaluationRow.kernel_hash == KernelRow.hash, EvaluationRow.verdict.in_(KEPT)
     )
     # Any other open step's kernel is its candidate's.
+    asked = select(Step.payload["kernel"].astext).where(Step.job_id == job, Step.kind == StepKind.EVALUATE)
     named = func.coalesce(Step.payload["kernel"].astext, Step.payload["imports"].astext)
     waiting = select(Step.id).where(
-        Step.finished_at.is_(None), Step.kind.in_((StepKind.PREPARE, StepKind.ATTRIBUTE)), named == KernelRow.hash
+        Step.finished_at.is_(None),
+        Step.kind.in_((StepKind.PREPARE, StepKind.EVALUATE, StepKind.ATTRIBUTE)),
+        named == KernelRow.hash,
     )
     return and_(
         KernelRow.pruned_at.is_(None),
-        or_(KernelRow.hash.in_(tried), KernelRow.hash.in_(measured)),
+        or_(KernelRow.hash.in_(tried), KernelRow.hash.in_(measured), KernelRow.hash.in_(asked)),
         ~proven.exists(),
         ~waiting.exists(),
         *(~_elsewhere(table, job) for table in (Candidate, EvaluationRow, Directive)),

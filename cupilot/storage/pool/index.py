@@ -61,18 +61,18 @@ class StrategyPool:
             self._upsert(distinct[start : start + BATCH])
 
     def nearest(
-        self, text: str, scopes: Sequence[str], *, target: str, policies: Sequence[str], **place: str
+        self, text: str, scopes: Sequence[str], *, target: str, policies: Sequence[str], **place: str | Sequence[str]
     ) -> dict[str, float]:
         """Return ids of these scopes' nearest descriptions with cosines, 0 to 1; at most :data:`NEIGHBOURS`.
 
-        ``place`` is ``op_class`` or ``zone``. Raises :class:`Unavailable`.
+        ``place`` is ``op_class`` (one or several) or ``zone``. Raises :class:`Unavailable`.
         """
         vector = query_vector(self._embedder.embed([text])[0])
         conditions: list[dict[str, Any]] = [
             {"scope": {"$in": list(scopes)}},
             {"target": target},
             {"policy": {"$in": list(policies)}},
-            *({name: value} for name, value in place.items()),
+            *({name: value if isinstance(value, str) else {"$in": list(value)}} for name, value in place.items()),
         ]
         answer = self._ask(
             "POST",

@@ -27,6 +27,7 @@ from cupilot.domain.pool import (
     PoolQuestion,
     Sharing,
     TechniqueAdvice,
+    related_classes,
     unfit,
 )
 from cupilot.domain.strategy import Strategy
@@ -34,7 +35,7 @@ from cupilot.storage.db.tables.pool import PoolRow
 from cupilot.storage.jobs.problems import known_name
 from cupilot.storage.pool.ranking import IMPORTED, OTHER_DEVICE, Group, Ranked, pick, scored
 from cupilot.storage.pool.references import shown_to_all
-from cupilot.storage.pool.similar import Index, Similar, Similarity, similar
+from cupilot.storage.pool.similar import Index, Place, Similar, Similarity, similar
 
 GROUPS = 500
 """Strategies that are ranked in Python, those with the most to say; a neighbourhood rarely has as many."""
@@ -63,30 +64,51 @@ def search(
 ) -> PoolAnswer:
     """Return what the team may learn: promising strategies, then some to avoid, then what techniques are worth.
 
-    Of problems of the same operator class or, where those have none, of the same roofline zone. ``applicable`` may
-    refuse more than the catalogue does. An index that is away costs the similarity by meaning, and is said.
+    Of problems of the same operator class; where nothing that fits counts there, of those with the same shape of
+    computation too; then of the same roofline zone. ``applicable`` may refuse more than the catalogue does. An index
+    that is away costs the similarity by meaning, and is said.
     """
-    places = [{"op_class": question.op_class}]
-    places += [{"zone": question.zone.value}] if question.zone else []
-    notes: tuple[str, ...] = ()
-    for place in places:
-        near = similar(session, index, team, question, place)
-        notes = near.notes
-        if not near.found:
-            continue
-        rows = _weighed(team, question, near, half_life_days)
-        groups = _groups(session, rows)
-        if groups:
-            ranked = scored(groups)
-            entries = _entries(session, team, [entry.id for entry in ranked])
-            fitting, left_out = _fitting(ranked, entries, question, applicable)
-            return PoolAnswer(
-                matches=_matches(session, rows, near, entries, pick(fitting, question.limit)),
-                techniques=_advice(session, rows),
-                left_out=left_out,
-                notes=near.notes,
-            )
-    return PoolAnswer(notes=notes)
+    nearest: PoolAnswer | None = None
+    answer = PoolAnswer()
+    for place in _places(question):
+        answer = _answer(session, index, team, question, place, half_life_days, applicable)
+        if any(match.entry.speedup is not None for match in answer.matches):
+            return answer
+        nearest = nearest or (answer if answer.matches or answer.left_out else None)
+    return nearest or answer
+
+
+def _places(question: PoolQuestion) -> list[Place]:
+    places: list[Place] = [{"op_class": question.op_class}]
+    related = related_classes(question.op_class)
+    places += [{"op_class": related}] if len(related) > 1 else []
+    return places + ([{"zone": question.zone.value}] if question.zone else [])
+
+
+def _answer(  # noqa: PLR0917 - the search's own arguments
+    session: Session,
+    index: Index,
+    team: uuid.UUID,
+    question: PoolQuestion,
+    place: Place,
+    half_life_days: float,
+    applicable: Unfit | None,
+) -> PoolAnswer:
+    """Return what is known in one place, nothing where that has no entries."""
+    near = similar(session, index, team, question, place)
+    rows = _weighed(team, question, near, half_life_days) if near.found else None
+    groups = _groups(session, rows) if rows is not None else []
+    if rows is None or not groups:
+        return PoolAnswer(notes=near.notes)
+    ranked = scored(groups)
+    entries = _entries(session, team, [entry.id for entry in ranked])
+    fitting, left_out = _fitting(ranked, entries, question, applicable)
+    return PoolAnswer(
+        matches=_matches(session, rows, near, entries, pick(fitting, question.limit)),
+        techniques=_advice(session, rows),
+        left_out=left_out,
+        notes=near.notes,
+    )
 
 
 def _matches(

@@ -41,11 +41,15 @@ COMPATIBLE = {
 """Policies whose kernels a policy admits: itself and stricter ones."""
 
 
+Place = Mapping[str, str | Sequence[str]]
+"""``op_class``, one or several, or ``zone``; empty for anywhere."""
+
+
 class Index(Protocol):
     """The part of :class:`cupilot.storage.pool.index.StrategyPool` that a question needs."""
 
     def nearest(
-        self, text: str, scopes: Sequence[str], *, target: str, policies: Sequence[str], **place: str
+        self, text: str, scopes: Sequence[str], *, target: str, policies: Sequence[str], **place: str | Sequence[str]
     ) -> dict[str, float]:
         """Return ids of near descriptions with their cosines."""
         ...
@@ -75,10 +79,8 @@ class Similar:
     notes: tuple[str, ...] = ()
 
 
-def similar(
-    session: Session, index: Index, team: uuid.UUID, question: PoolQuestion, place: Mapping[str, str]
-) -> Similar:
-    """Return the :data:`KEPT` most similar descriptions that the team may see, of one operator class or zone."""
+def similar(session: Session, index: Index, team: uuid.UUID, question: PoolQuestion, place: Place) -> Similar:
+    """Return the :data:`KEPT` most similar descriptions that the team may see, of some operator classes or a zone."""
     lexical = _by_words(session, team, question, place)
     notes: tuple[str, ...] = ()
     meaning: dict[str, float] | None
@@ -98,7 +100,7 @@ def similar(
     return Similar(dict(best), notes)
 
 
-def _visible(team: uuid.UUID, question: PoolQuestion, place: Mapping[str, str]) -> Select[uuid.UUID, int]:
+def _visible(team: uuid.UUID, question: PoolQuestion, place: Place) -> Select[uuid.UUID, int]:
     policies = [policy.value for policy in COMPATIBLE[question.policy]]
     query = select(PoolReference.id, PoolReference.length).where(
         PoolReference.scope.in_([str(team), SHARED]),
@@ -106,13 +108,12 @@ def _visible(team: uuid.UUID, question: PoolQuestion, place: Mapping[str, str]) 
         PoolReference.policy.in_(policies),
     )
     for name, value in place.items():
-        query = query.where(getattr(PoolReference, name) == value)
+        column_of = getattr(PoolReference, name)
+        query = query.where(column_of == value if isinstance(value, str) else column_of.in_(value))
     return query
 
 
-def _by_words(
-    session: Session, team: uuid.UUID, question: PoolQuestion, place: Mapping[str, str]
-) -> dict[uuid.UUID, float]:
+def _by_words(session: Session, team: uuid.UUID, question: PoolQuestion, place: Place) -> dict[uuid.UUID, float]:
     """Return BM25 of the visible descriptions over that of the question itself, the best of them."""
     terms = words(text_of(question))
     visible = _visible(team, question, place).cte("visible")

@@ -23,7 +23,7 @@ from cupilot.domain.pool import FAILURE_GAIN
 from cupilot.domain.problem import Target
 from cupilot.domain.standing import GainSums, LearnedTechnique, Place, Record, Standing, effect_of
 from cupilot.domain.states import StrategyOrigin
-from cupilot.domain.strategy import MAX_MEANING, Strategy
+from cupilot.domain.strategy import Strategy, shortened_meaning
 from cupilot.domain.technique import catalogue
 from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.jobs import Job
@@ -59,7 +59,7 @@ def enter_techniques(session: Session, job: Job, strategies: Sequence[Strategy],
     for strategy in strategies:
         for use in strategy.techniques:
             if use.id not in catalogue():
-                meanings.setdefault(use.id, (use.meaning or strategy.rationale)[:MAX_MEANING])
+                meanings.setdefault(use.id, shortened_meaning(use.meaning or strategy.rationale))
     named = select(NovelTechnique.technique).where(
         NovelTechnique.team_id == job.team_id,
         NovelTechnique.target == job.target.value,

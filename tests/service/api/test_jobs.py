@@ -461,7 +461,7 @@ def test_a_plan_says_what_a_job_can_use_and_makes_nothing(team: Team) -> None:
     plan = team.http.post("/v1/jobs/plan", json=request).json()
     assert plan["at_most"] == {
         "candidates": 8,
-        "kernels": 20,  # the budget; with all repairs and the attribution there would be 27
+        "kernels": 20,  # the budget; with all revisions and the attribution there would be 35
         "wall_seconds": 3600.0,
         "gpu_seconds": 90.0,
         "cost_usd": 0.0,

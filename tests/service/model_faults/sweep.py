@@ -24,7 +24,9 @@ from sqlalchemy import select, text, update
 
 from cupilot.domain.evaluation import PreparationResult
 from cupilot.domain.evolution.ai_cuda_engineer import AiCudaEngineerConfig
+from cupilot.domain.evolution.eoh import EohConfig
 from cupilot.domain.evolution.evoengineer import EvoEngineerFreeConfig, EvoEngineerFullConfig, EvoEngineerInsightConfig
+from cupilot.domain.evolution.funsearch import FunSearchConfig
 from cupilot.domain.evolution.methods import MethodConfig
 from cupilot.domain.evolution.sce import CrossoverLevel, SceConfig
 from cupilot.domain.job import AgentKind
@@ -59,6 +61,8 @@ METHODS: dict[str, tuple[MethodConfig, AgentKind]] = {
     ),
     "evoengineer-free": (EvoEngineerFreeConfig(generations=2, samplers=2), AgentKind.LLM),
     "evoengineer-insight": (EvoEngineerInsightConfig(generations=2, samplers=2), AgentKind.LLM),
+    "eoh": (EohConfig(generations=2, samplers=4, population=2), AgentKind.LLM),
+    "funsearch": (FunSearchConfig(generations=2, samplers=2, islands=2), AgentKind.LLM),
     "evoengineer-full": (EvoEngineerFullConfig(generations=3, samplers=2), AgentKind.LLM),
     "ai-cuda-engineer": (
         AiCudaEngineerConfig(retries=2, generations=1, proposals=2, compositions=1),

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import event, func, select, text, update
 
+from cupilot.domain.champions import champions
 from cupilot.domain.evaluation import FailureKind, Verdict
-from cupilot.domain.pool import PoolEntry, Provenance, Sharing, question_of
+from cupilot.domain.pool import PoolEntry, Provenance, Sharing, entry_of, question_of, related_classes
 from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.domain.roofline import Zone
 from cupilot.domain.strategy import Strategy, TechniqueUse
@@ -328,3 +329,37 @@ def test_the_pool_can_be_asked_as_it_was(world: PoolWorld) -> None:
     with world.database.transaction() as session:
         answer = search(session, world.pool, world.team("blue"), question, half_life_days=1)
     assert world.ids(answer.matches) == ["old"]
+
+
+def test_a_family_without_proof_is_told_of_those_with_the_same_shape_of_computation(world: PoolWorld) -> None:
+    world.add(
+        entry("batch_norm", "norm", techniques=("a_norm",), zone=Zone.COMPUTE),
+        entry("softmax", "failed", techniques=("a_failure",), failure=FailureKind.COMPILE_ERROR),
+        entry("max_pool2d", "pool", techniques=("a_window",), zone=Zone.COMPUTE),
+    )
+    assert world.ids(world.find("softmax")) == ["norm", "failed"]
+    assert world.ids(world.find("conv2d")) == ["pool"]
+    assert world.ids(world.find("gelu", zone=Zone.COMPUTE)) != []  # by the zone: nothing has its shape
+
+
+def test_the_shipped_champions_teach_a_softmax_of_norms(world: PoolWorld) -> None:
+    for champion in champions():
+        if champion.preparation.facts.op_class == "softmax":
+            continue
+        made = entry_of(
+            champion.evaluation,
+            id=champion.problem,
+            team="blue",
+            problem_name=champion.problem,
+            facts=champion.preparation.facts,
+            target=champion.target,
+            device_class=champion.arch,
+            zone=champion.preparation.placement.zone,
+            strategy=champion.strategy,
+            created_at=champion.measured_at,
+        )
+        world.add(made)
+    found = world.find("softmax", zone=Zone.COMPUTE)
+    classes = {match.entry.op_class for match in found}
+    assert "norm" in classes
+    assert classes <= set(related_classes("softmax"))

@@ -11,9 +11,11 @@ from sqlalchemy import select
 
 from cupilot.domain.evaluation import Verdict
 from cupilot.domain.evolution.ai_cuda_engineer import AiCudaEngineerConfig
+from cupilot.domain.evolution.eoh import EohConfig
 from cupilot.domain.evolution.evoengineer import EvoEngineerFreeConfig, EvoEngineerFullConfig, EvoEngineerInsightConfig
+from cupilot.domain.evolution.funsearch import FunSearchConfig
 from cupilot.domain.evolution.methods import MethodConfig
-from cupilot.domain.evolution.sce import CrossoverLevel, SceConfig
+from cupilot.domain.evolution.sce import CrossoverLevel, CupilotPaperConfig, SceConfig
 from cupilot.domain.job import AgentKind, MethodNeedsModel
 from cupilot.domain.states import JobState, StepState
 from cupilot.jobs.submission import check_agents
@@ -36,6 +38,9 @@ SMALL: dict[str, MethodConfig] = {
     "sce-code": SceConfig(population=3, generations=2, elites=1, repair_rounds=1, crossover=CrossoverLevel.CODE),
     "free": EvoEngineerFreeConfig(generations=2, samplers=2),
     "insight": EvoEngineerInsightConfig(generations=2, samplers=2),
+    "eoh": EohConfig(generations=3, samplers=4, population=2),
+    "funsearch": FunSearchConfig(generations=3, samplers=2, islands=2),
+    "paper": CupilotPaperConfig(population=3, generations=1, elites=1),
     "full": EvoEngineerFullConfig(generations=3, samplers=2),
     "ai-cuda": AiCudaEngineerConfig(retries=2, generations=1, proposals=2, compositions=1),
 }
@@ -134,6 +139,29 @@ def test_evoengineer_free_shows_the_best_code_and_nothing_else(database: Databas
         assert not any(word in last for word in ("THOUGHT", "verdict", "Roofline", "speedup over"))
 
 
+def test_eoh_opens_and_goes_through_its_operators(database: Database, settings: Settings) -> None:
+    with ScriptedModel(competent) as server:
+        rig = ModelRig(database, settings, server)
+        rig.submit(agents=AgentKind.LLM, method=SMALL["eoh"])
+        rig.run()
+        once = {"explore": 2, "recombine": 2, "eoh_mutation": 2, "retune": 2}
+        assert kinds(server) == {"rewrite": 4, **once}
+        prompts = {kind_of(request): text_of(request) for request in server.requests}
+        assert prompts["explore"].count("moves less.") == 2
+        assert prompts["retune"].count('<data name="kernel">') == 1
+
+
+def test_funsearch_shows_code_of_one_island_as_versions(database: Database, settings: Settings) -> None:
+    with ScriptedModel(competent) as server:
+        rig = ModelRig(database, settings, server)
+        rig.submit(agents=AgentKind.LLM, method=SMALL["funsearch"])
+        rig.run()
+        assert kinds(server) == {"rewrite": 2, "next_version": 4}
+        last = text_of(server.requests[-1])
+        assert last.index("Version 0") < last.index("Version 1")
+        assert not any(word in last for word in ("THOUGHT", "verdict", "speedup over"))
+
+
 def test_the_ai_cuda_engineer_goes_through_its_four_stages(database: Database, settings: Settings) -> None:
     with ScriptedModel(competent) as server:
         rig = ModelRig(database, settings, server)
@@ -223,18 +251,18 @@ def test_roofline_guidance_changes_the_prompts_that_tell_of_it_only(
     rig, server, job_id = run_sce(database, settings, roofline_guidance=False)
     assert {step.key for step in rig.steps(job_id)} == usual["keys"]
     told = {kind_of(request) for request in usual["requests"] if "Roofline:" in text_of(request)}
-    assert told == {"initial", "cross", "translate_strategy", "align"}
+    assert told == {"initial", "cross", "translate_strategy", "improve", "align"}
     assert differing(usual["requests"], server.requests) == told
     assert all("Roofline:" not in text for text in map(text_of, server.requests))
     assert len(server.requests) == len(usual["requests"])
 
 
-def test_the_pool_changes_the_initial_prompt_only(
+def test_the_pool_changes_the_initial_prompt_and_what_the_translator_learns_only(
     database: Database, settings: Settings, usual: dict[str, Any]
 ) -> None:
     rig, server, job_id = run_sce(database, settings, pool=False)
     assert {step.key for step in rig.steps(job_id)} == usual["keys"]
-    assert differing(usual["requests"], server.requests) == {"initial"}
+    assert differing(usual["requests"], server.requests) == {"initial", "translate_strategy"}
     assert "Nothing about similar operators" in prompts(server, "initial")[0]
     pinned = [step.payload for step in rig.steps(job_id) if step.key == "initialise/0"]
     assert all("matches" not in payload for payload in pinned)
@@ -255,7 +283,11 @@ def test_crossover_of_code_changes_what_comes_before_the_evaluation_of_children_
     keys = {step.key for step in rig.steps(job_id)}
     assert {key.split("/")[1] for key in usual["keys"] - keys} == {"cross", "translate"}
     assert {key.split("/")[1] for key in keys - usual["keys"]} == {"merge"}
-    assert differing(usual["requests"], server.requests) - {"align"} == {"cross", "translate_strategy", "merge"}
+    assert differing(usual["requests"], server.requests) - {"align", "improve"} == {
+        "cross",
+        "translate_strategy",
+        "merge",
+    }
     merged = prompts(server, "merge")[0]
     assert merged.count('<data name="kernel">') == 2
     assert "Techniques you may use" not in merged

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api import contract
+from api import compatibility, contract
 from api.compatibility import broken
 
 Contract = dict[str, Any]
@@ -132,4 +132,12 @@ def test_what_breaks_a_client_is_told(change: Callable[[Contract], object], sent
 def test_what_is_only_added_breaks_nobody(change: Callable[[Contract], object]) -> None:
     now = small()
     change(now)
+    assert broken(small(), now) == []
+
+
+def test_an_answer_that_repeats_the_request_may_have_more_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = small()
+    job(now)["properties"]["size"]["enum"].append("l")
+    assert broken(small(), now) != []
+    monkeypatch.setattr(compatibility, "ECHOES", frozenset({"Job.size"}))
     assert broken(small(), now) == []

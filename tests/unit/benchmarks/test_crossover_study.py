@@ -32,6 +32,7 @@ from cupilot.domain.evaluation import (
     Verdict,
 )
 from cupilot.domain.kernel import Kernel
+from cupilot.domain.pool import Lesson
 from cupilot.domain.problem import Problem, Target
 from cupilot.domain.strategy import Strategy
 from cupilot.reports.canvas import Format
@@ -88,8 +89,16 @@ class ScriptedTranslator:
     def __init__(self, script: str) -> None:
         self.script = script
 
-    def translate(self, briefing: Briefing, strategy: Strategy, parents: Sequence[Attempt], seed: int) -> Kernel:
-        return playbook().translator.translate(briefing, strategy, parents, seed)
+    def translate(
+        self,
+        briefing: Briefing,
+        strategy: Strategy,
+        parents: Sequence[Attempt],
+        seed: int,
+        *,
+        lessons: Sequence[Lesson] = (),
+    ) -> Kernel:
+        return playbook().translator.translate(briefing, strategy, parents, seed, lessons=lessons)
 
     def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
         whole = Strategy(techniques=(*first.strategy.techniques, *second.strategy.techniques))

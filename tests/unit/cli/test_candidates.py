@@ -132,7 +132,7 @@ def test_a_candidate_shows_how_far_it_came_how_fast_it_is_and_why() -> None:
     assert lines["asked for"] == "simd"
     assert lines["fidelity"].startswith("50%")
     assert lines["insight"] == "memory waits"
-    assert lines["repaired"] == "widened the load"
+    assert lines["revised"] == "widened the load"
     assert lines["source"] == f"cupilot candidate {JOB} 3 --source"
 
 

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from cupilot.domain.evaluation import Baseline, Comparison, Evaluation, Interval, Verdict
+from cupilot.domain.hardware import Device, Environment
+from cupilot.domain.problem import Target
 from cupilot.domain.roofline import Placement, Zone
-from cupilot.reports.job import comparison_words, difference_words, headline, next_steps
+from cupilot.reports.job import comparison_words, difference_words, headline, measured_on, next_steps
 from cupilot.schemas import JobView, PreparationSummary
 from tests.unit.cupilot.factories import build, comparison, law
 
@@ -141,3 +143,18 @@ def test_a_number_that_was_not_reproduced_is_not_to_be_relied_on() -> None:
 
     assert warned(Verdict.AUDITED)
     assert not warned(Verdict.REPRODUCED)
+
+
+def test_too_few_pairs_decide_nothing() -> None:
+    few = _comparison(_interval(1.82, 1.84, 1.86)).model_copy(update={"pairs": 2})
+    words = headline(_evaluation(few), Verdict.AUDITED, final=True)
+    assert "not yet decided against PyTorch eager: 1.84x (undecided, from too few pairs: 1.82 to 1.86)" in words
+    assert "95 %" not in words
+
+
+def test_the_load_of_the_host_stands_beside_the_device() -> None:
+    device = Device(
+        target=Target.CPU, uid="cpu", name="two cores", arch="x86-64", units=2, memory_bytes=1, cache_bytes=1
+    )
+    assert measured_on(Environment(device=device, load_average=3.14)) == "two cores (load of the host 3.1)"
+    assert measured_on(Environment(device=device)) == "two cores"

@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from cupilot.domain.problem import NumericsPolicy, Target
-from cupilot.domain.strategy import MAX_TECHNIQUES, Strategy, TechniqueUse, problems_with
+from cupilot.domain.strategy import MAX_MEANING as LONGEST
+from cupilot.domain.strategy import MAX_TECHNIQUES, Strategy, TechniqueUse, problems_with, shortened_meaning
 from cupilot.domain.technique import Catalogue, Parameter, Resource, Technique
 
 
@@ -97,3 +98,12 @@ def test_signature_counts_parameters() -> None:
 def test_signature_of_mixed_parameter_types_is_defined() -> None:
     mixed = strategy(TechniqueUse(id="aa", parameters={"p": 1}), TechniqueUse(id="bb", parameters={"p": "x", "a": 2}))
     assert len(mixed.signature()) == 64
+
+
+def test_a_long_meaning_ends_with_a_whole_sentence() -> None:
+    sentence = "BLOCK is how many threads share a row. "
+    long = sentence * 100
+    assert shortened_meaning(sentence) == sentence
+    assert shortened_meaning(long).endswith("share a row.")
+    assert LONGEST - len(sentence) < len(shortened_meaning(long)) <= LONGEST
+    assert len(shortened_meaning("x" * 3 * LONGEST)) == LONGEST

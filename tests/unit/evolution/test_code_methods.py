@@ -10,16 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cupilot.domain.evolution.ai_cuda_engineer import AiCudaEngineer, AiCudaEngineerConfig
+from cupilot.domain.evolution.eoh import OPERATORS, EohConfig
 from cupilot.domain.evolution.evoengineer import (
     EvoEngineerFreeConfig,
     EvoEngineerFull,
     EvoEngineerFullConfig,
     EvoEngineerInsightConfig,
 )
+from cupilot.domain.evolution.funsearch import FunSearch, FunSearchConfig
 from cupilot.domain.evolution.methods import CONFIGS, MethodConfig, method_for, read_config
 from cupilot.domain.evolution.pipeline import Stage
 from cupilot.domain.evolution.population import Member, Operator, StopReason
-from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.evolution.sce import CupilotPaperConfig, SceConfig
 from cupilot.domain.evolution.selection import ranked
 from tests.unit.evolution.populations import make_member, populations
 
@@ -43,7 +45,9 @@ ai_cuda = st.builds(
 sce = st.builds(
     SceConfig, epochs=st.integers(1, 3), generations=st.integers(1, 4), crossover=st.sampled_from(["strategy", "code"])
 )
-configs = free | insight | full | ai_cuda | sce
+eoh = st.builds(EohConfig, **sizes, population=st.integers(2, 8), parents=st.integers(2, 4))
+funsearch = st.builds(FunSearchConfig, **sizes, islands=st.integers(1, 4), shown=st.integers(1, 3))
+configs = free | insight | full | ai_cuda | sce | eoh | funsearch
 
 
 def whole_run(config: MethodConfig, counts: bool) -> tuple[list[list[Operator]], StopReason]:
@@ -106,7 +110,7 @@ def test_survivors_are_members_each_once(config: MethodConfig, population: list[
     assert set(kept) <= {member.candidate for member in population}
 
 
-@given(free | insight | full)
+@given(free | insight | full | eoh | funsearch)
 def test_no_more_is_proposed_than_the_samples(config: MethodConfig) -> None:
     made, _ = whole_run(config, counts=True)
     assert not isinstance(config, SceConfig | AiCudaEngineerConfig)
@@ -123,6 +127,38 @@ def test_the_published_sizes_are_the_defaults() -> None:
     assert [len(one) for one in made] == [1, *[4] * 10, 5]
     assert {operator for one in made[1:11] for operator in one} == {Operator.OPTIMISATION}
     assert set(made[11]) == {Operator.COMPOSITION}
+
+
+def test_the_baselines_have_the_sizes_that_evoengineer_ran_them_with() -> None:
+    made, stop = whole_run(EohConfig(), counts=True)
+    assert (sum(map(len, made)), len(made), stop) == (40, 10, StopReason.GENERATIONS)
+    assert made[:2] == [[Operator.REWRITE] * 4] * 2
+    assert made[2] == list(OPERATORS)
+    made, stop = whole_run(FunSearchConfig(), counts=True)
+    assert (sum(map(len, made)), len(made), stop) == (45, 9, StopReason.SAMPLES)
+    assert {operator for generation in made[1:] for operator in generation} == {Operator.NEXT_VERSION}
+
+
+def test_the_papers_preset_is_sce_at_the_papers_size() -> None:
+    config = CupilotPaperConfig()
+    assert (config.population, config.epochs) == (50, 2)
+    assert config.model_dump(exclude={"name", "population", "epochs"}) == SceConfig().model_dump(
+        exclude={"name", "population", "epochs"}
+    )
+    assert [one.operator for one in method_for(config).propose([], 0, Random(0))] == [Operator.INITIAL] * 50
+
+
+def test_funsearch_draws_from_the_generations_island_the_better_ones_more_often() -> None:
+    method = FunSearch(FunSearchConfig(islands=2, shown=1, samplers=1, samples=5_000))
+    population = [
+        make_member(0, 0.1, generation=0),
+        make_member(1, 0.9, generation=1),
+        make_member(2, 0.2, generation=2),
+    ]
+    drawn = Counter(method.propose(population, 4, Random(seed))[0].parents for seed in range(2_000))
+    assert set(drawn) == {("c0",), ("c2",)}
+    assert drawn["c2",] / 2_000 == pytest.approx(0.731, abs=0.04)  # e / (1 + e)
+    assert method.propose(population[:1], 1, Random(0))[0].parents == ("c0",)
 
 
 def test_full_pads_its_population_with_the_newest_that_do_not_count() -> None:

@@ -29,7 +29,8 @@ from cupilot.domain.evolution.population import Operator
 from cupilot.domain.evolution.sce import Sce, SceConfig
 from cupilot.domain.states import CandidateState, StepKind
 
-CONFIG = SceConfig(repair_rounds=2)
+CONFIG = SceConfig(repair_rounds=2, performance_rounds=0)
+IMPROVING = CONFIG.model_copy(update={"performance_rounds": 2})
 COURSE = Sce(CONFIG).pipeline(Operator.INITIAL)
 WRONG = Judged(Verdict.REJECTED, FailureKind.WRONG_VALUE)
 GOOD = Judged(Verdict.AUDITED)
@@ -108,7 +109,30 @@ def test_an_answer_without_a_kernel_of_its_own_measured_nothing() -> None:
     assert run(CONFIG, Operator.MUTATION, [Duplicate()])[1] == End(Ending.DUPLICATE, "duplicate_kernel")
 
 
-@pytest.mark.parametrize("config", [kind() for kind in CONFIGS.values() if kind is not SceConfig])
+def test_a_right_kernel_is_improved_while_rounds_are_left_whatever_comes_of_it() -> None:
+    path, end = run(IMPROVING, Operator.INITIAL, [Done(), WRONG, Done(), GOOD, Done(), WRONG, Done(), GOOD, Done()])
+    assert path == ["translate", *["evaluate", "revise"], *["evaluate", "improve"] * 2, "evaluate", "align"]
+    assert end == End(Ending.EVALUATED)
+
+
+@pytest.mark.parametrize("answer", [Duplicate(), AgentFailed("bad_model_answer")])
+def test_without_a_new_kernel_the_right_one_is_aligned(answer: Outcome) -> None:
+    path, end = run(IMPROVING, Operator.CROSSOVER, [Done(), Done(), GOOD, answer, Done()])
+    assert path == ["cross", "translate", "evaluate", "improve", "align"]
+    assert end == End(Ending.EVALUATED)
+
+
+def test_a_kernel_near_the_bound_is_left_alone() -> None:
+    near = Judged(Verdict.AUDITED, near_floor=True)
+    assert run(IMPROVING, Operator.INITIAL, [Done(), near])[1] == Next(Stage.ALIGN)
+
+
+def test_an_improvement_that_beats_the_bound_asks_no_question() -> None:
+    last = IMPROVING.model_copy(update={"alignment": False, "performance_rounds": 1})
+    assert run(last, Operator.INITIAL, [Done(), GOOD, Done(), TOO_FAST])[1] == End(Ending.EVALUATED)
+
+
+@pytest.mark.parametrize("config", [kind() for kind in CONFIGS.values() if not issubclass(kind, SceConfig)])
 def test_methods_that_mend_nothing_ask_nothing(config: MethodConfig) -> None:
     for operator in (Operator.REWRITE, Operator.MUTATION, Operator.TRANSLATION):
         end = following(method_for(config).pipeline(operator), Next(Stage.EVALUATE), TOO_FAST)
@@ -155,23 +179,24 @@ def test_an_outcome_of_another_stage_is_refused(stage: Stage, outcome: Outcome) 
 openings = st.sampled_from([Stage.CROSS, Stage.TRANSLATE, Stage.MERGE, Stage.WRITE, Stage.CONVERT])
 
 
-@given(openings, st.integers(0, 10), st.booleans(), st.data())
+@given(openings, st.integers(0, 10), st.booleans(), st.integers(0, 3), st.data())
 def test_every_candidate_ends_within_its_rounds_and_keeps_what_was_measured(
-    opening: Stage, rounds: int, alignment: bool, data: st.DataObject
+    opening: Stage, rounds: int, alignment: bool, performance: int, data: st.DataObject
 ) -> None:
-    pipeline = Pipeline(opening, rounds, alignment)
+    pipeline = Pipeline(opening, rounds, alignment, performance_rounds=performance)
     at: Next | End = first(pipeline)
     seen: list[Next] = []
     while isinstance(at, Next):
         assert at not in seen
         seen.append(at)
-        assert len(seen) <= 2 * (rounds + 1) + 1 + 2 + 2 * rounds + 2
+        assert len(seen) <= 2 * (rounds + 1) + 1 + 2 + 2 * rounds + 2 + 2 * performance
         possible = {Stage.EVALUATE: judgements, Stage.CHECK: answers | st.just(WrongConversion())}.get(
             at.stage, answers
         )
         at = following(pipeline, at, data.draw(possible))
     stages = [step.stage for step in seen]
     assert stages.count(Stage.REVISE) <= rounds
+    assert stages.count(Stage.IMPROVE) <= performance
     assert stages.count(Stage.CONVERT) <= rounds + 1
     assert stages.count(Stage.ALIGN) <= alignment
     assert (at.ending is Ending.EVALUATED) == (Stage.EVALUATE in stages)

@@ -285,3 +285,37 @@ def test_words_never_go_beyond_the_claim() -> None:
         sentence = claim(one)
         assert f"**{one.claim}**" in sentence
         assert "interval" in sentence
+
+
+def test_an_arms_speeds_are_counted_as_kernelbench_counts_them() -> None:
+    of = arms()[:1]
+    speeds = [0.9, 1.2, 1.6, 2.0, 4.0, None]
+    rows = [outcome(of[0].name, "gelu", seed, speed) for seed, speed in enumerate(speeds)]
+    found = summarise(view(of, 6), rows)
+    summary = found.arms[0].speeds
+    assert summary is not None
+    assert summary.fast == {
+        "0": pytest.approx(5 / 6),
+        "0.5": pytest.approx(5 / 6),
+        "0.8": pytest.approx(5 / 6),
+        "1": pytest.approx(4 / 6),
+        "1.5": pytest.approx(3 / 6),
+        "2": pytest.approx(1 / 6),
+    }
+    assert summary.over_2x == 1
+    assert summary.quantiles == {
+        "10": pytest.approx(1.02),
+        "25": pytest.approx(1.2),
+        "50": pytest.approx(1.6),
+        "75": pytest.approx(2.0),
+        "90": pytest.approx(3.2),
+    }
+    assert summary.geometric_mean == pytest.approx((0.9 * 1.2 * 1.6 * 2.0 * 4.0) ** 0.2)
+    assert "fast_1 67%" in markdown(found)
+
+
+def test_there_are_no_speeds_before_a_job_is_finished() -> None:
+    of = arms()[:1]
+    found = summarise(view(of, 1, final=False), [])
+    assert found.arms[0].speeds is None
+    assert "How many are how fast" not in markdown(found)

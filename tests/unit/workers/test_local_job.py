@@ -36,9 +36,9 @@ from cupilot.domain.evaluation import (
 from cupilot.domain.evolution.population import Member, Operator
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.hardware import Device, Environment, Peaks
-from cupilot.domain.job import Budgets, JobSpec
+from cupilot.domain.job import AgentKind, Budgets, JobSpec
 from cupilot.domain.kernel import Kernel, Launch, LaunchPlan
-from cupilot.domain.pool import PoolMatch
+from cupilot.domain.pool import Lesson, PoolMatch
 from cupilot.domain.problem import Problem, Target
 from cupilot.domain.strategy import Strategy
 from tests.unit.evolution.populations import interval, measured, placement
@@ -63,6 +63,8 @@ class Players:
     def __init__(self) -> None:
         self.shown: list[PoolMatch] = []
         self.outcomes: Mapping[str, str] = {}
+        self.improvements: list[str] = []
+        """What each performance revision adds to the kernel's source."""
 
     def diagnose(self, briefing: Briefing, attempt: Attempt) -> Diagnosis:
         raise NotImplementedError
@@ -98,7 +100,15 @@ class Players:
         rng = Random(seed)
         return strategy(*(gene for gene in genes if rng.random() < 0.8))
 
-    def translate(self, briefing: Briefing, strategy: Strategy, parents: Sequence[Attempt], seed: int) -> Kernel:
+    def translate(
+        self,
+        briefing: Briefing,
+        strategy: Strategy,
+        parents: Sequence[Attempt],
+        seed: int,
+        *,
+        lessons: Sequence[Lesson] = (),
+    ) -> Kernel:
         return kernel_for(strategy)
 
     def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
@@ -112,6 +122,10 @@ class Players:
     ) -> Revision | None:
         last = history[-1]
         return Revision(strategy=last.strategy, kernel=kernel_for(last.strategy, f" mended {len(history)}"), note="")
+
+    def improve(self, briefing: Briefing, attempt: Attempt, history: Sequence[Attempt], seed: int) -> Revision | None:
+        note = f" {self.improvements.pop(0)}" if self.improvements else ""
+        return Revision(strategy=attempt.strategy, kernel=kernel_for(attempt.strategy, note), note=note)
 
 
 class ScriptedJudge:
@@ -371,3 +385,33 @@ def test_record_and_winner_say_everything(tmp_path: Path) -> None:
     assert Evaluation.model_validate_json((tmp_path / "softmax/evaluation.json").read_text()) == done.best.latest
     assert LaunchPlan.model_validate_json((tmp_path / "softmax/plan.json").read_text()) == done.best.kernel.plan
     assert (tmp_path / "softmax/problem.py").read_text() == PROBLEM.source
+
+
+def test_a_performance_revision_stays_only_where_it_is_faster() -> None:
+    judge = ScriptedJudge(broken="wrong")
+    one = job(judge, population=2, generations=1, elites=1, performance_rounds=3)
+    one.spec = one.spec.model_copy(update={"agents": AgentKind.LLM})
+    players = one.agents.revisor
+    assert isinstance(players, Players)
+    players.improvements = ["technique_x", "slower", "wrong"]
+    one.run()
+    improved = one.candidates[0]
+    assert [trial.evaluation.verdict.counts for trial in improved.history if trial.evaluation] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert improved.standing == 1
+    assert improved.kernel is not None
+    assert improved.kernel.source.endswith("technique_x\n")
+    assert improved.outcome == "4.00x"
+    assert improved.notes.repairs == (" technique_x", " slower", " wrong")
+    assert one.candidates[1].standing == 0
+
+
+def test_templates_are_not_improved() -> None:
+    judge = ScriptedJudge()
+    one = job(judge, population=2, generations=1, elites=1, performance_rounds=3)
+    one.run()
+    assert {len(candidate.history) for candidate in one.candidates} == {1}

@@ -34,7 +34,7 @@ from cupilot.domain.evaluation import (
 from cupilot.domain.evolution.pipeline import REPAIRABLE
 from cupilot.domain.hardware import Peaks
 from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Tunable
-from cupilot.domain.pool import PoolMatch
+from cupilot.domain.pool import Lesson, PoolMatch
 from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.domain.roofline import Placement, Zone
 from cupilot.domain.strategy import Strategy, TechniqueUse
@@ -434,3 +434,59 @@ def hostile(_request: dict[str, object]) -> Reply:
 def test_hostile_answers_end_in_one_clear_error(briefing: Briefing, script: Script) -> None:
     with ScriptedModel(script) as model, pytest.raises(BadModelAnswer, match="openai/scripted"):
         LlmManager(gateway(model)).initial_strategies(briefing, [], count=4, seed=1)
+
+
+def test_lessons_show_code_as_long_as_there_is_room_and_words_always(briefing: Briefing) -> None:
+    plan = LaunchPlan(launches=(Launch(kernel="k", args=("x", "out")),))
+
+    def lesson(size: int) -> Lesson:
+        kernels = [Kernel(target=Target.CPU, source=mark * size, plan=plan) for mark in "ab"]
+        return Lesson(
+            problem="layer_norm",
+            strategy=Strategy(techniques=(TechniqueUse(id="vector_loads"),)),
+            change="with vector_loads",
+            before=kernels[0],
+            after=kernels[1],
+            speedup_before=2.0,
+            speedup=3.0,
+        )
+
+    with ScriptedModel([Reply(text=KERNEL_ANSWER)]) as model:
+        taught = [lesson(100), lesson(20_000)]
+        LlmTranslator(gateway(model)).translate(briefing, Strategy(techniques=()), (), seed=1, lessons=taught)
+        told = model.requests[0]["messages"][1]["content"]
+    assert told.count("layer_norm: from 2.00x to 3.00x over eager, 1.50 times as fast: with vector_loads") == 2
+    assert "a" * 100 in told
+    assert "a" * 101 not in told
+    assert told.index("# What was learned") < told.index("# Strategy to follow")
+
+
+def test_the_revisor_improves_a_right_kernel_from_its_measurements(briefing: Briefing) -> None:
+    plan = LaunchPlan(launches=(Launch(kernel="k", args=("x", "out")),))
+    kernel = Kernel(target=Target.CPU, source="slow\n", plan=plan)
+    around = Interval(low=1.45, median=1.5, high=1.55)
+    time = Interval(low=9, median=10, high=11)
+    comparison = Comparison(
+        baseline=Baseline.EAGER, kernel_us=time, baseline_us=time, speedup=around, pairs=10, launches=100
+    )
+    evaluation = Evaluation(
+        kernel_hash=kernel.content_hash(),
+        problem_hash="p",
+        verdict=Verdict.AUDITED,
+        build=BuildReport(ok=True, compiler="g++", seconds=0.1),
+        laws=(LawResult(law="own", passed=True, error=0.0, tolerance=1e-6, reference_error=0.0),),
+        comparisons=(comparison,),
+    )
+    attempt = Attempt(
+        strategy=Strategy(techniques=(TechniqueUse(id="vector_loads"),)), kernel=kernel, evaluation=evaluation
+    )
+    with ScriptedModel([Reply(text=f"NOTE: two rows at once\n{KERNEL_ANSWER}")]) as model:
+        revision = LlmRevisor(gateway(model)).improve(briefing, attempt, [attempt], seed=1)
+        told = model.requests[0]["messages"][1]["content"]
+    assert revision is not None
+    assert (revision.note, revision.strategy) == ("two rows at once", attempt.strategy)
+    assert "1.500 times as fast as PyTorch eager (95 % interval 1.450 to 1.550)" in told
+    assert "slow" in told
+    same = f"NOTE: nothing\n```cpp\nslow\n```\n```json\n{plan.model_dump_json()}\n```"
+    with ScriptedModel([Reply(text=same)]) as model:
+        assert LlmRevisor(gateway(model)).improve(briefing, attempt, [attempt], seed=1) is None
