@@ -13,6 +13,8 @@ from typing import Protocol
 
 from cupilot.domain.errors import CupilotError
 from cupilot.domain.evaluation import Evaluation, Preparation
+from cupilot.domain.evolution.agentic import AgentLimits
+from cupilot.domain.evolution.notes import AgentBook
 from cupilot.domain.evolution.population import Operator
 from cupilot.domain.hardware import Device, Peaks
 from cupilot.domain.job import JobSpec
@@ -103,6 +105,11 @@ class Attempt(Value):
     insight: str = ""
     """Why its writer thought it fast, or, of a revision, what was changed."""
 
+    @property
+    def speedup(self) -> float:
+        """Median speedup over PyTorch eager; 0 for a kernel that does not count."""
+        return (self.evaluation.speedup if self.evaluation else None) or 0.0
+
 
 class Example(Value):
     """A kernel that solved another problem."""
@@ -157,6 +164,34 @@ class StrategySource(StrEnum):
     """The Manager's own."""
     POOL = "pool"
     """An entry of the strategy pool, perhaps adapted."""
+
+
+class Work(Value):
+    """A kernel as its agent finds it at the begin of a turn."""
+
+    limits: AgentLimits
+    book: AgentBook
+    parent: Attempt | None = None
+    """The kernel to begin from; None where there is none."""
+    trials: tuple[Attempt, ...] = ()
+    """What was measured so far, oldest first."""
+    examples: tuple[Example, ...] = ()
+    """Kernels of similar problems."""
+
+    @property
+    def fastest(self) -> Attempt | None:
+        """The fastest right kernel that was measured, the first of equals; None where none was right."""
+        return max((trial for trial in self.trials if trial.speedup), key=lambda trial: trial.speedup, default=None)
+
+
+class Turn(Value):
+    """What came of an agent's turn."""
+
+    book: AgentBook
+    draft: Draft | None = None
+    """The kernel to be measured; None where the agent has ended, and ``reason`` says why."""
+    reason: str = ""
+    """Machine-readable, e.g. ``finished``."""
 
 
 class InitialStrategy(Value):
@@ -323,6 +358,14 @@ class KernelEngineer(Protocol):
         ...
 
 
+class KernelAgent(Protocol):
+    """Works on a kernel with tools. The playbook has none."""
+
+    def act(self, briefing: Briefing, work: Work, seed: int) -> Turn:
+        """Work until a kernel is to be measured, or nothing more is to be done."""
+        ...
+
+
 @dataclass(frozen=True)
 class Agents:
     """One player for each role."""
@@ -333,3 +376,5 @@ class Agents:
     revisor: KernelRevisor
     engineer: KernelEngineer | None = None
     """None where nobody can write kernels freely."""
+    agent: KernelAgent | None = None
+    """None where nobody can work with tools."""

@@ -23,9 +23,11 @@ from agents.interface import (
     Example,
     InitialStrategy,
     KernelEngineer,
+    Work,
     WriteInput,
 )
 from cupilot.domain.errors import CupilotError
+from cupilot.domain.evolution.agentic import AgentLimits
 from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.evolution.novelty import strategy_key
 from cupilot.domain.evolution.pipeline import AgentFailed, Done, Outcome, Stage
@@ -53,6 +55,8 @@ class Proposed:
     operator: Operator
     generation: int
     notes: Notes
+    limits: AgentLimits | None = None
+    """Budget of a candidate that is worked on with tools, where the method has such."""
 
 
 class CandidateReader(Protocol):
@@ -254,6 +258,50 @@ class Write:
 
 
 @dataclass(frozen=True)
+class Act:
+    """Kernel Agent: works with tools until a kernel is to be measured, or nothing is left to gain."""
+
+    work: Work
+
+    @classmethod
+    def read(cls, candidate: CandidateReader) -> Self:
+        """See :class:`AgentStage`."""
+        proposed = candidate.proposed
+        assert proposed.limits is not None
+        parents = candidate.parents()
+        trials = candidate.trials() if proposed.notes.book.tool_calls else []
+        work = Work(
+            limits=proposed.limits, book=proposed.notes.book, parent=parents[0] if parents else None, trials=trials
+        )
+        return cls(work)
+
+    @property
+    def wants_examples(self) -> bool:
+        """True: one of the tools shows kernels of similar problems."""
+        return True
+
+    def with_examples(self, examples: Sequence[Example]) -> Self:
+        """Return the same with kernels of similar problems, which a driver looks up in its pool."""
+        return replace(self, work=self.work.model_copy(update={"examples": tuple(examples)}))
+
+    def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
+        """See :class:`AgentStage`."""
+        if agents.agent is None:
+            raise AgentError("these agents cannot work with tools", hint="use agents of kind llm or hybrid")
+        turn = agents.agent.act(briefing, self.work, seed)
+        draft, notes = turn.draft, {"book": turn.book}
+        if draft is None:
+            return Settled(AgentFailed(turn.reason), notes=notes)
+        repair = draft.insight if self.work.trials else None
+        if self.work.fastest is not None:  # the candidate stays what it is, unless this one is faster
+            return Settled(kernel=draft.kernel, repair=repair, notes=notes)
+        notes |= {"name": draft.name, "insight": draft.insight}
+        return Settled(
+            kernel=draft.kernel, strategy=draft.strategy, origin=StrategyOrigin.CODE, repair=repair, notes=notes
+        )
+
+
+@dataclass(frozen=True)
 class Revise:
     """Kernel Revisor: a repaired kernel, after a failed evaluation.
 
@@ -331,6 +379,7 @@ STAGES: Mapping[Stage, type[AgentStage]] = {
     Stage.MERGE: Merge,
     Stage.CONVERT: Convert,
     Stage.WRITE: Write,
+    Stage.ACT: Act,
     Stage.REVISE: Revise,
     Stage.IMPROVE: Improve,
     Stage.ALIGN: Align,

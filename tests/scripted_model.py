@@ -21,6 +21,8 @@ class Reply:
     """The server's reaction to one request."""
 
     text: str | None = "ok"
+    tool_calls: tuple[tuple[str, str], ...] = ()
+    """Names of tools and their arguments, as text."""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     finish_reason: str = "stop"
@@ -131,6 +133,14 @@ class ScriptedModel:
         return Handler
 
 
+def _tool_calls(reply: Reply) -> dict[str, Any]:
+    calls = [
+        {"id": f"call_{place}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for place, (name, arguments) in enumerate(reply.tool_calls)
+    ]
+    return {"tool_calls": calls} if calls else {}
+
+
 def _body(reply: Reply) -> bytes:
     if reply.status != 200:
         return json.dumps({"error": {"message": f"scripted {reply.status}", "type": "scripted"}}).encode()
@@ -143,7 +153,7 @@ def _body(reply: Reply) -> bytes:
             {
                 "index": 0,
                 "finish_reason": reply.finish_reason,
-                "message": {"role": "assistant", "content": reply.text},
+                "message": {"role": "assistant", "content": reply.text} | _tool_calls(reply),
             }
         ],
         "usage": {

@@ -109,16 +109,17 @@ def kernel(text: str, briefing: Briefing, before: Kernel | None = None) -> Kerne
         raise AnswerError(f"there is no fenced ```{_CODE[briefing.target][0]} block with the source")
     if not plans:
         raise AnswerError("there is no fenced ```json block with the launch plan")
-    return _fitting(sources[-1], json_object(plans[-1]), briefing)
+    return fitting(sources[-1], json_object(plans[-1]), briefing)
 
 
 def _patched(text: str, briefing: Briefing, before: Kernel) -> Kernel:
     plans = [body for language, body in _FENCE.findall(text) if language.lower() == "json"]
     plan = json_object(plans[-1]) if plans else before.plan.model_dump(mode="json")
-    return _fitting(patched(before.source, text), plan, briefing)
+    return fitting(patched(before.source, text), plan, briefing)
 
 
-def _fitting(source: str, plan: dict[str, Any], briefing: Briefing) -> Kernel:
+def fitting(source: str, plan: dict[str, Any], briefing: Briefing) -> Kernel:
+    """Return source and plan as a kernel whose plan fits the problem and that shows nothing banned."""
     made = checked(Kernel, {"target": briefing.target, "source": source, "plan": plan})
     try:
         for facts in (briefing.facts, *(facts for _, facts in briefing.workloads)):

@@ -22,6 +22,7 @@ from agents.interface import (
     Revision,
     WriteInput,
 )
+from agents.llm.agent import LlmAgent
 from agents.llm.alignment import AligningTranslator
 from agents.llm.engineer import LlmEngineer
 from agents.llm.gateway import Gateway
@@ -48,6 +49,7 @@ def llm(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> Age
         translator=AligningTranslator(gateway, rules.translator, rules.prophet),
         revisor=LlmRevisor(gateway, rules.prophet),
         engineer=LlmEngineer(gateway),
+        agent=LlmAgent(gateway, rules),
     )
 
 
@@ -64,6 +66,7 @@ def hybrid(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> 
         translator=_HybridTranslator(rules, model),
         revisor=model.revisor,
         engineer=_HybridEngineer(rules, model.engineer),
+        agent=model.agent,
     )
 
 

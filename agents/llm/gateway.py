@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from random import SystemRandom
 from typing import TypeVar
 
+from pydantic import JsonValue
+
 from agents.interface import AgentError
 from agents.llm.ledger import Ledger, Limits, NoLimits
 from agents.llm.models import AgentRole, Model, RoleModels
@@ -58,12 +60,14 @@ class Question:
     role: AgentRole
     purpose: str
     """Unique within its step, e.g. ``translate``."""
-    messages: tuple[Mapping[str, str], ...]
+    messages: tuple[Mapping[str, JsonValue], ...]
     prompt_hash: str
     """Hash of the prompt file that the messages were made from."""
     seed: int
     json_answer: bool = False
     """Ask the provider for a JSON object, where it knows how to."""
+    tools: tuple[Mapping[str, JsonValue], ...] = ()
+    """Tools that the model may call, in the form of OpenAI's chat completions."""
 
 
 class Gateway:
@@ -102,6 +106,13 @@ class Gateway:
                 f"{model.name} answered {question.purpose} twice in an unusable form: {complaint}"
             ) from complaint
 
+    def turn(self, question: Question) -> Answer:
+        """Return one turn of a conversation with tools, as the model wrote it, recorded and charged.
+
+        Raises :class:`ModelUnavailable` or :class:`cupilot.domain.model_call.CostBudgetReached`.
+        """
+        return self._answer(self._models.choose(question.role, question.seed), question)[1]
+
     def _parsed(self, call: Call, answer: Answer, parse: Callable[[str], T]) -> T:
         try:
             return _checked(answer, parse)
@@ -110,14 +121,14 @@ class Gateway:
             raise
 
     def _answer(self, model: Model, question: Question) -> tuple[Call, Answer]:
-        messages = [{"role": turn["role"], "content": redact_prompt(turn["content"])} for turn in question.messages]
+        messages = [{**turn, "content": redact_prompt(str(turn["content"]))} for turn in question.messages]
         call = Call(
             role=question.role.value,
             purpose=question.purpose,
             model=model.name,
             prompt_hash=question.prompt_hash,
             messages=tuple(messages),
-            parameters=parameters(model, json_answer=question.json_answer, seed=question.seed),
+            parameters=parameters(model, json_answer=question.json_answer, seed=question.seed, tools=question.tools),
             worst_cost_usd=price(model, count_tokens(messages), answer_tokens(model)),
         )
         lost = 0
@@ -145,7 +156,7 @@ class Gateway:
         tokens = count_tokens(call.messages)
         self._wait_for_turn(model, tokens)
         answer = complete(model, call.messages, call.parameters)
-        answer = answer.model_copy(update={"text": redact_prompt(answer.text)})
+        answer = _redacted(answer)
         self._ledger.answered(call, answer)
         if model.limited:
             self._limits.settle(model.endpoint, taken=tokens, used=answer.prompt_tokens + answer.completion_tokens)
@@ -173,6 +184,11 @@ class Gateway:
         while seconds > 0:
             self._sleep(min(seconds, MAX_PAUSE_SECONDS))
             seconds -= MAX_PAUSE_SECONDS
+
+
+def _redacted(answer: Answer) -> Answer:
+    calls = tuple(call.model_copy(update={"arguments": redact_prompt(call.arguments)}) for call in answer.tool_calls)
+    return answer.model_copy(update={"text": redact_prompt(answer.text), "tool_calls": calls})
 
 
 def _checked(answer: Answer, parse: Callable[[str], T]) -> T:

@@ -25,6 +25,8 @@ class AgentRole(StrEnum):
     PROPHET = "prophet"
     ENGINEER = "engineer"
     """Writes kernels freely, for the methods that have no strategies."""
+    AGENT = "agent"
+    """Works on a kernel with tools; needs a model that can call them."""
 
 
 class Model(Value):

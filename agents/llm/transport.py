@@ -6,6 +6,7 @@ Retrying, budgets and what the answer means are :mod:`agents.llm.gateway`'s busi
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import threading
@@ -20,7 +21,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from agents.llm.models import Model
-from cupilot.domain.model_call import Answer
+from cupilot.domain.model_call import Answer, ToolCall
 from cupilot.domain.redaction import redact_prompt
 
 CALL_THREAD = "model-call"
@@ -100,16 +101,23 @@ def answer_tokens(model: Model) -> int:
     return min(model.max_output_tokens, listed) if isinstance(listed, int) and listed > 0 else model.max_output_tokens
 
 
-def count_tokens(messages: Sequence[Mapping[str, str]]) -> int:
+def count_tokens(messages: Sequence[Mapping[str, JsonValue]]) -> int:
     """Return an upper estimate of the prompt's tokens without a tokenizer: one for two bytes, plus some for each
     message.
 
     Source code has about three bytes a token, CJK text three for one.
     """
-    return sum(len(message["content"].encode()) // 2 + 8 for message in messages) + 1
+    return sum(len(_text(message).encode()) // 2 + 8 for message in messages) + 1
 
 
-def parameters(model: Model, *, json_answer: bool, seed: int) -> dict[str, JsonValue]:
+def _text(message: Mapping[str, JsonValue]) -> str:
+    calls = message.get("tool_calls")
+    return str(message["content"]) + (json.dumps(calls) if calls else "")
+
+
+def parameters(
+    model: Model, *, json_answer: bool, seed: int, tools: Sequence[Mapping[str, JsonValue]] = ()
+) -> dict[str, JsonValue]:
     """Return what is sent beside model and messages, without secrets.
 
     Recorded, and part of what an answer is cached by.
@@ -122,12 +130,14 @@ def parameters(model: Model, *, json_answer: bool, seed: int) -> dict[str, JsonV
         sent["reasoning_effort"] = model.reasoning_effort
     if json_answer:
         sent["response_format"] = {"type": "json_object"}
+    if tools:
+        sent["tools"] = [dict(tool) for tool in tools]
     if model.api_base:
         sent["api_base"] = redact_prompt(model.api_base)
     return {name: value for name, value in (sent | model.extra).items() if name not in model.omit}
 
 
-def complete(model: Model, messages: Sequence[Mapping[str, str]], sent: Mapping[str, JsonValue]) -> Answer:
+def complete(model: Model, messages: Sequence[Mapping[str, JsonValue]], sent: Mapping[str, JsonValue]) -> Answer:
     """Ask once, for ``timeout_seconds`` at the most.
 
     Raises :class:`TransportError` for everything that is not a chat completion.
@@ -176,7 +186,9 @@ def _end(thread: threading.Thread) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
 
 
-def _arguments(model: Model, messages: Sequence[Mapping[str, str]], sent: Mapping[str, JsonValue]) -> dict[str, Any]:
+def _arguments(
+    model: Model, messages: Sequence[Mapping[str, JsonValue]], sent: Mapping[str, JsonValue]
+) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "model": model.name,
         "messages": [dict(message) for message in messages],
@@ -204,6 +216,7 @@ def _answer(model: Model, response: Any, seconds: float) -> Answer:
     try:
         choice = response.choices[0]
         text = choice.message.content
+        tool_calls = tuple(_tool_call(call) for call in choice.message.tool_calls or ())
         finish = str(choice.finish_reason or "stop")
         prompt_tokens = int(response.usage.prompt_tokens or 0)
         completion_tokens = int(response.usage.completion_tokens or 0)
@@ -214,6 +227,7 @@ def _answer(model: Model, response: Any, seconds: float) -> Answer:
     return Answer(
         # Servers without a reasoning parser leave the thoughts in the text.
         text=_THINKING.sub("", text) if isinstance(text, str) else "",
+        tool_calls=tool_calls,
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
         reasoning_tokens=int(getattr(details, "reasoning_tokens", None) or 0),
@@ -221,6 +235,10 @@ def _answer(model: Model, response: Any, seconds: float) -> Answer:
         finish_reason=finish,
         seconds=seconds,
     )
+
+
+def _tool_call(call: Any) -> ToolCall:
+    return ToolCall(id=str(call.id), name=str(call.function.name), arguments=str(call.function.arguments))
 
 
 def _translated(module: ModuleType, error: Exception) -> TransportError:

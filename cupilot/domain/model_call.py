@@ -10,6 +10,16 @@ from cupilot.domain.errors import CupilotError
 from cupilot.domain.value import Value, digest
 
 
+class ToolCall(Value):
+    """A model's call of a tool, as it wrote it."""
+
+    id: str
+    """By which the tool's result is matched with the call."""
+    name: str
+    arguments: str
+    """A JSON object, if the model kept to the form."""
+
+
 class Call(Value):
     """A call that is about to be made."""
 
@@ -19,9 +29,11 @@ class Call(Value):
     model: str
     prompt_hash: str
     """Hash of the prompt file's text that the messages were made from."""
-    messages: tuple[dict[str, str], ...]
+    messages: tuple[dict[str, JsonValue], ...]
+    """In the form of OpenAI's chat completions: ``role`` and ``content``; in conversations with tools ``tool_calls`` of
+    an assistant's turn and ``tool_call_id`` of a result."""
     parameters: dict[str, JsonValue] = {}
-    """Further parameters that decide the answer: seed, temperature, endpoint; no key."""
+    """Further parameters that decide the answer: seed, temperature, endpoint, tools; no key."""
     worst_cost_usd: float
     """Upper bound of the call's cost: counted against budgets until the true cost is known."""
 
@@ -34,6 +46,7 @@ class Answer(Value):
     """Answer of a model call."""
 
     text: str
+    tool_calls: tuple[ToolCall, ...] = ()
     prompt_tokens: int
     completion_tokens: int
     """Reasoning included."""

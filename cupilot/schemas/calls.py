@@ -50,12 +50,22 @@ class CallPage(Response):
     """Give it as ``cursor`` to get the next page; null on the last."""
 
 
+class ToolUse(Response):
+    """A model's call of a tool."""
+
+    name: str
+    arguments: str
+    """As the model wrote them: a JSON object, if it kept to the form."""
+
+
 class Turn(Response):
     """One message of a conversation."""
 
     role: str
-    """``system``, ``user`` or ``assistant``."""
+    """``system``, ``user``, ``assistant`` or ``tool``."""
     content: str
+    tool_calls: list[ToolUse] = []
+    """Tools that the assistant calls in it."""
 
 
 class CallView(CallSummary):

@@ -11,6 +11,16 @@ MAX_INSIGHT = 4_000
 """Characters of an insight; the published prompts ask for a few sentences."""
 
 
+class AgentBook(Value):
+    """The book of a candidate that is worked on with tools: what it has used, and what its agent wrote down."""
+
+    tool_calls: int = 0
+    tokens: int = 0
+    """Of prompts and answers."""
+    note: str = Field(default="", max_length=MAX_INSIGHT)
+    """The agent's own, from one turn to the next."""
+
+
 class Notes(Value):
     """Notes on a candidate, added stage by stage; a field without a note is empty."""
 
@@ -29,6 +39,8 @@ class Notes(Value):
     """Conversions that were wrong, each with what was wrong with it, oldest first."""
     repairs: tuple[str, ...] = ()
     """Changes that the Revisor reported, one entry a round: repairs, then performance revisions."""
+
+    book: AgentBook = AgentBook()
 
     @classmethod
     def of(cls, proposal: Proposal) -> Notes:

@@ -68,6 +68,8 @@ class Stage(StrEnum):
     """Kernel Engineer: the reference as a pure function."""
     CHECK = "check"
     """The judge, on a device: whether that function computes what the reference does."""
+    ACT = "act"
+    """Kernel Agent: works with tools, until a kernel is to be measured."""
     WRITE = "write"
     """Kernel Engineer: a kernel, with the insight it rests on."""
     EVALUATE = "evaluate"

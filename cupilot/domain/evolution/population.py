@@ -37,6 +37,9 @@ class Operator(StrEnum):
     """One parent's kernel with other parameters (EoH's M2)."""
     NEXT_VERSION = "next_version"
     """The next of a row of kernels, each better than the one before (FunSearch)."""
+    AGENTIC = "agentic"
+    """A kernel that a model works on with tools, over several measurements; from the best one so far, if there is
+    any."""
     INJECTED = "injected"
     """A person's: a strategy, perhaps with its kernel. No method proposes it."""
 

@@ -1,0 +1,174 @@
+"""The Kernel Agent against a scripted server that calls tools, well and badly."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agents.interface import AgentError, Attempt, Briefing, Turn, Work
+from agents.llm.agent import BUDGET, LlmAgent
+from agents.llm.agent_tools import FINISHED
+from agents.llm.gateway import BadModelAnswer, Gateway, ModelUnavailable
+from agents.llm.ledger import MemoryLedger
+from agents.llm.models import Model, RoleModels
+from agents.playbook import agents as playbook
+from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Verdict
+from cupilot.domain.evolution.agentic import AgentLimits
+from cupilot.domain.evolution.notes import AgentBook
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.model_call import CostBudgetReached
+from cupilot.domain.problem import Target
+from cupilot.domain.strategy import Strategy
+from tests.scripted_model import Reply, ScriptedModel
+from tests.unit.cupilot.factories import build, comparison, law
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::DeprecationWarning")
+
+PLAN: dict[str, Any] = {"launches": [{"kernel": "k", "args": ["x", "out"]}]}
+SOURCE = '#include "problem.h"\nextern "C" void k(const float* x, float* out) { out[0] = x[0]; }\n'
+
+
+def call(tool: str, text: str | None = None, **arguments: Any) -> Reply:
+    return Reply(text=None, finish_reason="tool_calls", tool_calls=((tool, text or json.dumps(arguments)),))
+
+
+def measured(source: str = SOURCE, failure: FailureKind | None = None) -> Attempt:
+    kernel = Kernel.model_validate({"target": Target.CPU, "source": source, "plan": PLAN})
+    what = {"kernel_hash": kernel.content_hash(), "problem_hash": "p" * 64}
+    if failure is not None:
+        told = Failure(kind=failure, message="out[3] is 2.0, not 1.0")
+        evaluation = Evaluation(**what, verdict=Verdict.REJECTED, failure=told)
+    else:
+        evaluation = Evaluation(
+            **what, verdict=Verdict.AUDITED, build=build(), laws=(law(),), comparisons=(comparison(2.0),)
+        )
+    return Attempt(strategy=Strategy(techniques=()), kernel=kernel, evaluation=evaluation)
+
+
+def act(model: ScriptedModel, briefing: Briefing, ledger: MemoryLedger | None = None, **work: Any) -> Turn:
+    scripted = Model(
+        name="openai/scripted", api_base=model.api_base, max_output_tokens=1_000, output_usd_per_million=10.0
+    )
+    gateway = Gateway(RoleModels(default=(scripted,)), ledger or MemoryLedger(), sleep=lambda _: None)
+    desk = Work(**{"limits": AgentLimits(), "book": AgentBook(), **work})
+    return LlmAgent(gateway, playbook()).act(briefing, desk, seed=1)
+
+
+def results(model: ScriptedModel, request: int) -> list[str]:
+    return [turn["content"] for turn in model.requests[request]["messages"] if turn["role"] == "tool"]
+
+
+def test_tools_answer_until_a_kernel_is_to_be_measured(briefing: Briefing) -> None:
+    script = [
+        call("techniques"),
+        call("template_kernel"),
+        call("check", source=SOURCE, plan=PLAN),
+        call("measure", source=SOURCE, plan=PLAN, name="copy", why="One pass.", note="next: vectors"),
+    ]
+    with ScriptedModel(script) as model:
+        turn = act(model, briefing)
+        offered = {tool["function"]["name"] for tool in model.requests[0]["tools"]}
+        told = results(model, 3)
+    assert {"measure", "finish", "details"} <= offered
+    assert turn.draft is not None
+    assert (turn.draft.kernel.source, turn.draft.name, turn.draft.insight) == (SOURCE, "copy", "One pass.")
+    assert turn.book == AgentBook(tool_calls=4, tokens=4 * 150, note="next: vectors")
+    assert "threads" in told[0]
+    assert "void" in told[1]
+    assert "The plan fits" in told[2]
+
+
+@pytest.mark.parametrize(
+    ("reply", "complaint"),
+    [
+        (call("mesure", source=SOURCE), "there is no tool 'mesure'"),
+        (call("measure", "{not json"), "JSON cannot be read"),
+        (call("measure", "[1, 2]"), "there is no JSON object"),
+        (call("measure", source=SOURCE, plan=PLAN), "why: Field required"),
+        (call("measure", source=SOURCE, why="x"), "source (or a patch) and plan are needed"),
+        (call("measure", source=SOURCE, why="x", plan={"launches": [{"kernel": "k", "args": ["y"]}]}), "does not fit"),
+        (call("measure", patch="nothing", why="x", plan=PLAN), "there is nothing to patch"),
+        (call("details", number=7), "there is no measurement 7"),
+        (call("finish"), "nothing was measured yet"),
+    ],
+)
+def test_a_bad_call_is_answered_with_its_complaint(briefing: Briefing, reply: Reply, complaint: str) -> None:
+    with ScriptedModel([reply, call("measure", source=SOURCE, plan=PLAN, why="x")]) as model:
+        assert act(model, briefing).draft is not None
+        assert complaint in results(model, 1)[0]
+
+
+def test_a_measured_kernel_is_told_of_patched_and_not_measured_again(briefing: Briefing) -> None:
+    patch = "<<<<<<< SEARCH\nout[0] = x[0];\n=======\nout[0] = x[1];\n>>>>>>> REPLACE\n"
+    split = SOURCE.replace("{ out[0] = x[0]; }", "{\nout[0] = x[0];\n}")
+    wrong = measured(split, FailureKind.WRONG_VALUE)
+    script = [
+        call("details", number=1),
+        call("measure", source=split, plan=PLAN, why="the same"),
+        call("measure", patch="out[0] = x[1];", base=1, why="no patch"),
+        call("measure", patch=patch, base=1, why="index"),
+    ]
+    with ScriptedModel(script) as model:
+        turn = act(model, briefing, trials=(wrong,), book=AgentBook(tool_calls=4, tokens=9, note="try indices"))
+        asked, told = str(model.requests[0]["messages"][1]["content"]), results(model, 3)
+    assert "try indices" in asked
+    assert "wrong_value" in asked
+    assert "out[3] is 2.0, not 1.0" in told[0]
+    assert "the kernel of measurement 1" in told[1]
+    assert "no complete part" in told[2]
+    assert turn.draft is not None
+    assert "out[0] = x[1];" in turn.draft.kernel.source
+    assert turn.draft.kernel.plan == wrong.kernel.plan if wrong.kernel else False
+
+
+def test_the_agent_ends_when_it_says_so(briefing: Briefing) -> None:
+    with ScriptedModel([call("finish", why="at the bound")]) as model:
+        turn = act(model, briefing, trials=(measured(),))
+    assert (turn.draft, turn.reason) == (None, FINISHED)
+
+
+@pytest.mark.parametrize(
+    "limits", [AgentLimits(measurements=1), AgentLimits(tool_calls=3), AgentLimits(tokens=1_000)], ids=str
+)
+def test_a_spent_budget_ends_the_work_without_a_call(briefing: Briefing, limits: AgentLimits) -> None:
+    with ScriptedModel([Reply()]) as model:
+        turn = act(model, briefing, limits=limits, trials=(measured(),), book=AgentBook(tool_calls=3, tokens=1_000))
+        assert model.requests == []
+    assert (turn.draft, turn.reason) == (None, BUDGET)
+
+
+def test_tool_calls_end_with_the_budget_in_the_middle_of_a_turn(briefing: Briefing) -> None:
+    with ScriptedModel([call("techniques")]) as model:
+        turn = act(model, briefing, limits=AgentLimits(tool_calls=5))
+        assert len(model.requests) == 5
+    assert (turn.reason, turn.book.tool_calls) == (BUDGET, 5)
+
+
+def test_a_model_that_only_talks_is_nudged_then_given_up(briefing: Briefing) -> None:
+    with ScriptedModel([Reply(text="I would rather talk.")]) as model:
+        with pytest.raises(BadModelAnswer, match="called no tool"):
+            act(model, briefing)
+        assert len(model.requests) == 3
+        assert "calling a tool" in model.requests[1]["messages"][-1]["content"]
+
+
+def test_an_interrupted_turn_repeats_no_paid_call(briefing: Briefing) -> None:
+    ledger = MemoryLedger()
+    last = call("measure", source=SOURCE, plan=PLAN, why="x")
+    with ScriptedModel([call("techniques"), call("template_kernel"), Reply(status=400), last]) as model:
+        with pytest.raises(ModelUnavailable):
+            act(model, briefing, ledger)
+        assert act(model, briefing, ledger).draft is not None
+        assert len(model.paid) == 3
+
+
+def test_money_that_is_spent_ends_the_turn(briefing: Briefing) -> None:
+    with ScriptedModel([call("techniques")]) as model, pytest.raises(CostBudgetReached):
+        act(model, briefing, MemoryLedger(budget_usd=0.011))
+
+
+def test_agents_without_a_model_cannot_work_with_tools() -> None:
+    assert playbook().agent is None
+    assert issubclass(BadModelAnswer, AgentError)
