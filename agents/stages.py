@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from agents.interface import (
     AgentError,
     Agents,
-    Alignment,
     Attempt,
     Briefing,
     Conversion,
@@ -26,13 +25,11 @@ from agents.interface import (
     Work,
     WriteInput,
 )
+from agents.stage import AgentStage, CandidateReader, Settled
 from cupilot.domain.errors import CupilotError
-from cupilot.domain.evolution.agentic import AgentLimits
-from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.evolution.novelty import strategy_key
-from cupilot.domain.evolution.pipeline import AgentFailed, Done, Outcome, Stage
+from cupilot.domain.evolution.pipeline import AgentFailed, Stage
 from cupilot.domain.evolution.population import Operator
-from cupilot.domain.kernel import Kernel
 from cupilot.domain.model_call import CostBudgetReached
 from cupilot.domain.pool import Lesson, PoolMatch
 from cupilot.domain.states import StrategyOrigin
@@ -45,85 +42,6 @@ GAVE_UP = "gave_up"
 """Reason of a refusal: the Revisor sees nothing more to change."""
 MAX_ANCESTORS = 16
 """Ancestors whose trials the Revisor is shown, the youngest ones."""
-
-
-@dataclass(frozen=True)
-class Proposed:
-    """Proposal of a candidate, and the notes on it."""
-
-    method: str
-    operator: Operator
-    generation: int
-    notes: Notes
-    limits: AgentLimits | None = None
-    """Budget of a candidate that is worked on with tools, where the method has such."""
-
-
-class CandidateReader(Protocol):
-    """A candidate and its relatives, read from wherever they are kept."""
-
-    @property
-    def proposed(self) -> Proposed:
-        """Return the candidate's proposal."""
-
-    def strategy(self) -> Strategy:
-        """Return the strategy that the candidate follows."""
-
-    def measured(self) -> Attempt:
-        """Return the measured kernel that the candidate is, as it was written, without name and insight."""
-
-    def trials(self) -> list[Attempt]:
-        """Return the measured kernels, oldest first, each with the note on what a repair changed.
-
-        Of a candidate that has none yet, its fitter parent's.
-        """
-
-    def lineage(self, limit: int) -> list[Attempt]:
-        """Return the trials of the ``limit`` youngest ancestors, the oldest ancestor first."""
-
-    def parents(self) -> list[Attempt]:
-        """Return the parents as they were measured, the fitter first."""
-
-    def attempts(self, ids: Sequence[str]) -> list[Attempt]:
-        """Return other candidates of the job as they were measured, in the order of ``ids``."""
-
-    def tried(self) -> list[Strategy]:
-        """Return every strategy of the job so far."""
-
-    def outcomes(self) -> Mapping[str, str]:
-        """Return what the job's strategies came to, by signature: a speedup (``1.57x``) or a failure's kind."""
-
-
-@dataclass(frozen=True)
-class Settled:
-    """Result of a stage: its outcome, and what the candidate gets from it.
-
-    A strategy or a kernel that the job already has is not kept: the outcome is then a duplicate. ``notes`` are kept
-    in either case.
-    """
-
-    outcome: Outcome = field(default_factory=Done)
-    strategy: Strategy | None = None
-    """Strategy that the candidate follows from now on."""
-    origin: StrategyOrigin | None = None
-    """Origin of that strategy."""
-    kernel: Kernel | None = None
-    repair: str | None = None
-    """Changes of the Revisor in the kernel; None for a kernel that is no revision."""
-    notes: Mapping[str, Any] = field(default_factory=dict)
-    """Changed fields of :class:`cupilot.domain.evolution.notes.Notes`."""
-    alignment: Alignment | None = None
-
-
-class AgentStage(Protocol):
-    """One stage, as a view of its candidate."""
-
-    @classmethod
-    def read(cls, candidate: CandidateReader) -> Self:
-        """Return what the stage may know of a candidate."""
-
-    def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
-        """Ask the agents; raises :class:`AgentError` where they cannot do it."""
 
 
 @dataclass(frozen=True)
@@ -270,8 +188,13 @@ class Act:
         assert proposed.limits is not None
         parents = candidate.parents()
         trials = candidate.trials() if proposed.notes.book.tool_calls else []
+        if trials:
+            trials[0] = trials[0].model_copy(update={"insight": proposed.notes.insight})
         work = Work(
-            limits=proposed.limits, book=proposed.notes.book, parent=parents[0] if parents else None, trials=trials
+            limits=proposed.limits,
+            book=proposed.notes.book,
+            parent=parents[0] if parents else None,
+            trials=tuple(trials),
         )
         return cls(work)
 
@@ -289,13 +212,14 @@ class Act:
         if agents.agent is None:
             raise AgentError("these agents cannot work with tools", hint="use agents of kind llm or hybrid")
         turn = agents.agent.act(briefing, self.work, seed)
-        draft, notes = turn.draft, {"book": turn.book}
+        draft, notes = turn.draft, dict[str, Any](book=turn.book)
         if draft is None:
             return Settled(AgentFailed(turn.reason), notes=notes)
         repair = draft.insight if self.work.trials else None
+        if not self.work.trials:
+            notes |= {"name": draft.name, "insight": draft.insight}
         if self.work.fastest is not None:  # the candidate stays what it is, unless this one is faster
             return Settled(kernel=draft.kernel, repair=repair, notes=notes)
-        notes |= {"name": draft.name, "insight": draft.insight}
         return Settled(
             kernel=draft.kernel, strategy=draft.strategy, origin=StrategyOrigin.CODE, repair=repair, notes=notes
         )

@@ -277,10 +277,10 @@ def page(about: About, asked: Mapping[str, Question]) -> str:
     parts = [
         f"# {about.problem} on {where}{policy}: what the agents are asked",
         "Every conversation begins with the same system message; the rest of each is one user message.",
-        _quoted(next(iter(asked.values())).messages[0]["content"]),
+        _quoted(str(next(iter(asked.values())).messages[0]["content"])),
     ]
     for heading, question in asked.items():
-        content = question.messages[1]["content"]
+        content = str(question.messages[1]["content"])
         size = f"{len(content):,} characters, prompt file hash `{question.prompt_hash[:12]}`."
         parts += [f"## {heading}", size, _quoted(content)]
     return "\n\n".join(parts) + "\n"

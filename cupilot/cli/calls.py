@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, clean_lines
 from cupilot.client import Client
 from cupilot.domain.errors import NotFound
-from cupilot.schemas import CallPage, CallSummary, CallView
+from cupilot.schemas import CallPage, CallSummary, CallView, ToolUse
 
 PAGE = 200
 PREFIX = 8
@@ -108,6 +109,10 @@ def _row(call: CallSummary) -> tuple[str, ...]:
     )
 
 
+def _called(tools: Sequence[ToolUse]) -> str:
+    return "".join(f"\n-> {tool.name} {tool.arguments}" for tool in tools)
+
+
 def _as_text(view: CallView) -> str:
     head = [
         f"call {view.id}: {view.purpose} for step {view.step}, model {view.model}, {view.state}"
@@ -116,8 +121,9 @@ def _as_text(view: CallView) -> str:
         f"prompt file {view.prompt_hash[:12]}",
     ]
     parts = ["\n".join(head)]
-    parts += [f"=== {turn.role}\n{turn.content}" for turn in view.messages]
-    parts.append(f"=== answer\n{view.answer if view.answer is not None else view.error or 'none yet'}")
+    parts += [f"=== {turn.role}\n{turn.content}" + _called(turn.tool_calls) for turn in view.messages]
+    answer = view.answer if view.answer is not None else view.error or "none yet"
+    parts.append(f"=== answer\n{answer}" + _called(view.tool_calls))
     if view.complaint:
         parts.append(f"=== why it could not be used\n{view.complaint}")
     return clean_lines("\n\n".join(parts))

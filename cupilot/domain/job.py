@@ -91,6 +91,12 @@ class JobSpec(Value):
 
 def check_playable(method: MethodConfig, agents: AgentKind) -> None:
     """Raise :class:`MethodNeedsModel` where these agents cannot play this method."""
+    if agents is AgentKind.PLAYBOOK and isinstance(method, SceConfig) and method.agentic:
+        raise MethodNeedsModel(
+            "working with tools (method.agentic) needs a model, which the playbook has not",
+            hint='use "agents": "llm" or "hybrid" with it, or set agentic to 0',
+            where="body.agents",
+        )
     if agents is AgentKind.PLAYBOOK and method.name in NEEDS_MODEL:
         raise MethodNeedsModel(
             f"the method {method.name} writes kernels freely, which the playbook cannot",

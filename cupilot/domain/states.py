@@ -67,6 +67,7 @@ class StepKind(StrEnum):
     CONVERT = "convert"
     CHECK = "check"
     WRITE = "write"
+    ACT = "act"
     EVALUATE = "evaluate"
     REVISE = "revise"
     IMPROVE = "improve"

@@ -271,6 +271,6 @@ def _cut(stop: StopReason, generation: Generation) -> bool:
 def _forbids(session: Session, job: Job, stage: Next) -> Exhausted | None:
     if stage.stage is Stage.EVALUATE:
         return no_evaluation(session, job)
-    if stage.stage is Stage.IMPROVE:
+    if _improves(stage):
         return exhausted(session, job)
     return None if stage.stage is Stage.CHECK else money_reached(job)

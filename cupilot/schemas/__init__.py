@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         Receipt,
         ReceiptOutcome,
     )
-    from cupilot.schemas.calls import CallPage, CallSummary, CallView, Spending, Turn
+    from cupilot.schemas.calls import CallPage, CallSummary, CallView, Spending, ToolUse, Turn
     from cupilot.schemas.champions import ChampionList, ChampionSummary
     from cupilot.schemas.comparisons import (
         CandidateComparison,
@@ -189,6 +189,7 @@ _HOMES = {
     "CallSummary": "calls",
     "CallView": "calls",
     "Spending": "calls",
+    "ToolUse": "calls",
     "Turn": "calls",
     "ChampionList": "champions",
     "ChampionSummary": "champions",
@@ -395,6 +396,7 @@ __all__ = [
     "TechniquePage",
     "TechniqueStatistics",
     "TechniqueView",
+    "ToolUse",
     "Turn",
     "UserPage",
     "UserView",

@@ -78,6 +78,8 @@ class CallView(CallSummary):
     parameters: dict[str, object]
     """Seed, token limit and whatever else was sent; no key."""
     answer: str | None = None
+    tool_calls: list[ToolUse] = []
+    """Tools that the answer calls."""
     finish_reason: str | None = None
     reasoning_tokens: int | None = None
     seconds: float | None = None

@@ -64,11 +64,13 @@ from workers.tools import Tools
 
 if TYPE_CHECKING:
     from agents.interface import Alignment, Briefing, Example
-    from agents.stages import AgentStage, Settled
+    from agents.stage import AgentStage, Settled
 
 LESSONS, LESSONS_BESIDE_PARENTS = 2, 1
 """Changes on similar problems that the Translator is shown, and where it is shown parents' kernels too."""
-LISTS_TECHNIQUES = (StepKind.CROSS, StepKind.ALIGN)
+SHOWN_TO_AGENTS = 3
+"""Kernels of similar problems that an agent with tools may look at."""
+LISTS_TECHNIQUES = (StepKind.CROSS, StepKind.ALIGN, StepKind.ACT)
 """Steps whose prompts list the techniques that there are, also those that earlier jobs invented."""
 
 
@@ -114,7 +116,7 @@ def load_asked(session: Session, claim: Claim) -> AgentInput:
         preparation=preparation,
         briefing=Briefing.of(spec, preparation, banned=banned_techniques(session, job.id), learned=learned),
         seed=stage_seed(spec.seed, candidate.ordinal, stage),
-        view=STAGES[stage.stage].read(reader_of(session, candidate, spec.method.name)),
+        view=STAGES[stage.stage].read(reader_of(session, candidate, spec.method)),
         pool_until=pool_cutoff(session, job),
         began=job.created_at,
     )
@@ -122,10 +124,10 @@ def load_asked(session: Session, claim: Claim) -> AgentInput:
 
 def ask_agents(step: AgentInput, tools: Tools, cancelled: Callable[[], bool]) -> Settled:  # noqa: ARG001
     """Run the stage, with kernels of similar problems where its operator shows them."""
-    from agents.stages import Translate, Write, run_stage
+    from agents.stages import Act, Translate, Write, run_stage
 
     view = step.view
-    if isinstance(view, Write) and view.wants_examples:
+    if isinstance(view, Write | Act) and view.wants_examples and step.spec.method.pool:
         view = view.with_examples(_examples(step, tools))
     if isinstance(view, Translate) and step.spec.method.pool and step.spec.agents is not AgentKind.PLAYBOOK:
         view = view.with_lessons(_lessons(step, tools, LESSONS_BESIDE_PARENTS if view.parents else LESSONS))
@@ -211,7 +213,7 @@ def _store_parts(session: Session, job: Job, step: Step, candidate: Candidate, s
     if settled.alignment is not None:
         _set_alignment(session, job, candidate, settled.alignment)
     if settled.kernel is not None:
-        if step.kind is StepKind.IMPROVE:
+        if stage_of(step).improvements:
             return store_kernel(session, settled.kernel)
         set_kernel(session, candidate, settled.kernel, repair_round=step.payload["round"])
     return None
@@ -244,10 +246,8 @@ def _examples(step: AgentInput, tools: Tools) -> list[Example]:
     from agents.interface import Example
 
     config = step.spec.method
-    assert isinstance(config, AiCudaEngineerConfig)
-    similar = similar_solved(
-        tools, step.team, step.spec, step.preparation, before=step.pool_until, limit=config.retrieved
-    )
+    limit = config.retrieved if isinstance(config, AiCudaEngineerConfig) else SHOWN_TO_AGENTS
+    similar = similar_solved(tools, step.team, step.spec, step.preparation, before=step.pool_until, limit=limit)
     with tools.database.transaction() as session:
         ids = pin(session, step.claim, "examples", similar)
         return [

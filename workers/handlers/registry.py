@@ -26,6 +26,7 @@ HANDLERS: Mapping[StepKind, Handler[Any, Any]] = {
     StepKind.CONVERT: ASKED,
     StepKind.CHECK: JUDGED,
     StepKind.WRITE: ASKED,
+    StepKind.ACT: ASKED,
     StepKind.EVALUATE: JUDGED,
     StepKind.REVISE: ASKED,
     StepKind.IMPROVE: ASKED,

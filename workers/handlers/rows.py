@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
+from cupilot.domain.evolution.methods import MethodConfig, agent_limits
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import JobSpec
 from cupilot.domain.standing import LearnedTechnique
@@ -36,7 +37,7 @@ from cupilot.storage.queue.steps import Claim, pin
 
 if TYPE_CHECKING:
     from agents.interface import Attempt
-    from agents.stages import CandidateReader, Proposed
+    from agents.stage import CandidateReader, Proposed
 
 LEARNED = "learned"
 
@@ -86,12 +87,13 @@ class _Reader:
         return parents_of(self.session, self.candidate)
 
 
-def reader_of(session: Session, candidate: Candidate, method: str) -> CandidateReader:
+def reader_of(session: Session, candidate: Candidate, method: MethodConfig) -> CandidateReader:
     """Return the candidate's reader for the stages that ask agents."""
-    from agents.stages import Proposed
+    from agents.stage import Proposed
 
     generation = session.get_one(Generation, candidate.generation_id).number
-    return _Reader(session, candidate, Proposed(method, candidate.operator, generation, notes_of(candidate)))
+    notes, limits = notes_of(candidate), agent_limits(method)
+    return _Reader(session, candidate, Proposed(method.name, candidate.operator, generation, notes, limits))
 
 
 def attempts_of(session: Session, ids: Sequence[str]) -> list[Attempt]:

@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agents.interface import Agents, Alignment, Attempt, Briefing
-from agents.stages import STAGES, Proposed, Settled, run_stage
+from agents.stage import Proposed, Settled
+from agents.stages import STAGES, run_stage
 from cupilot.domain.evaluation import Evaluation, FailureKind, Preparation
 from cupilot.domain.evolution.fitness import speed_bounds
-from cupilot.domain.evolution.methods import method_for
+from cupilot.domain.evolution.methods import agent_limits, method_for
 from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.evolution.novelty import kernel_key, strategy_key
 from cupilot.domain.evolution.pipeline import (
@@ -258,8 +259,9 @@ class _Reader:
 
     @property
     def proposed(self) -> Proposed:
-        candidate, method = self.candidate, self.candidates.spec.method.name
-        return Proposed(method, candidate.proposal.operator, candidate.generation, candidate.notes)
+        candidate, method = self.candidate, self.candidates.spec.method
+        limits = agent_limits(method)
+        return Proposed(method.name, candidate.proposal.operator, candidate.generation, candidate.notes, limits)
 
     def strategy(self) -> Strategy:
         assert self.candidate.strategy is not None

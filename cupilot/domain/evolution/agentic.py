@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from cupilot.domain.evolution.pipeline import Pipeline, Stage
 from cupilot.domain.evolution.population import Member, Operator, Proposal, StopReason
@@ -31,15 +31,16 @@ class AgentLimits(Value):
     """Tokens of prompts and answers, over all measurements; no turn is begun once they are spent."""
 
 
-class AgenticConfig(Value):
-    """Parameters of the method ``agentic``."""
+class AgenticConfig(AgentLimits):
+    """Parameters of the method ``agentic``: a budget of each candidate, and how many there are."""
+
+    # Answers always have the name, by which older clients know that this is a method that they do not know.
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
 
     name: Literal["agentic"] = "agentic"
     generations: Annotated[int, Field(ge=1, le=100)] = 2
     agents: Annotated[int, Field(ge=1, le=50)] = 3
     """Candidates a generation, worked on side by side."""
-    limits: AgentLimits = AgentLimits()
-    """Budget of each."""
 
     utilisation_weight: ClassVar[float] = 0.0
     roofline_guidance: ClassVar[bool] = True
@@ -58,7 +59,7 @@ class AgenticConfig(Value):
     @property
     def max_kernels(self) -> int:
         """Measured at most, over all candidates."""
-        return self.max_candidates * self.limits.measurements
+        return self.max_candidates * self.measurements
 
 
 class Agentic:
@@ -85,7 +86,7 @@ class Agentic:
 
     def pipeline(self, operator: Operator) -> Pipeline:  # noqa: ARG002 - there is one
         """Return the pipeline: act and evaluate, in turns."""
-        return agentic_pipeline(self.config.limits, alignment=False)
+        return agentic_pipeline(self.config, alignment=False)
 
 
 def agentic_pipeline(limits: AgentLimits, *, alignment: bool) -> Pipeline:

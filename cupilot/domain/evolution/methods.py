@@ -11,6 +11,7 @@ from typing import Annotated, Any, Protocol, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 
+from cupilot.domain.evolution.agentic import Agentic, AgenticConfig, AgentLimits
 from cupilot.domain.evolution.ai_cuda_engineer import AiCudaEngineer, AiCudaEngineerConfig
 from cupilot.domain.evolution.eoh import Eoh, EohConfig
 from cupilot.domain.evolution.evoengineer import (
@@ -67,7 +68,8 @@ _Config = Annotated[
     | EvoEngineerFullConfig
     | AiCudaEngineerConfig
     | EohConfig
-    | FunSearchConfig,
+    | FunSearchConfig
+    | AgenticConfig,
     Field(discriminator="name"),
 ]
 MethodConfig = Annotated[_Config, BeforeValidator(_named)]
@@ -88,6 +90,7 @@ _METHODS: dict[type[Any], Callable[[Any], Method]] = {
     AiCudaEngineerConfig: AiCudaEngineer,
     EohConfig: Eoh,
     FunSearchConfig: FunSearch,
+    AgenticConfig: Agentic,
 }
 _ADAPTER: TypeAdapter[_Config] = TypeAdapter(MethodConfig, config=ConfigDict(defer_build=BUILD_LATER))
 
@@ -95,6 +98,13 @@ _ADAPTER: TypeAdapter[_Config] = TypeAdapter(MethodConfig, config=ConfigDict(def
 def method_for(config: MethodConfig) -> Method:
     """Return the method that a job's configuration asks for."""
     return _METHODS[type(config)](config)
+
+
+def agent_limits(config: MethodConfig) -> AgentLimits | None:
+    """Return the budget of each candidate that is worked on with tools; None where a method has none such."""
+    if isinstance(config, AgenticConfig):
+        return config
+    return config.agent_limits if isinstance(config, SceConfig) else None
 
 
 def read_config(data: Any) -> MethodConfig:

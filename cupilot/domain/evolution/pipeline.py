@@ -8,6 +8,7 @@ whether its strategy is aligned. After the opening, all go the same way::
     code crossover (sce):             merge     |-> evaluate -> (revise -> evaluate)* -> align -> end
     code written freely:              write     |
     first of all:  (convert -> check)+ -> write /
+    worked on with tools:                act -> evaluate -> (act -> evaluate)* -> end
     asked about a kernel that beat the floor: revise -> evaluate -> align -> end
 
 Between the evaluation of a kernel that counts and its alignment stand the performance revisions: improve -> evaluate,
@@ -168,7 +169,11 @@ class Pipeline:
     questions: bool = False
     """True if the Revisor is asked about a kernel faster than the roofline bound while repair rounds are left."""
     performance_rounds: int = 0
-    """Times that the Revisor may make a right kernel faster."""
+    """Times that a right kernel may be made faster."""
+    repairing: Stage = Stage.REVISE
+    """The stage that mends a kernel."""
+    improving: Stage = Stage.IMPROVE
+    """The stage that makes a right kernel faster."""
 
 
 def first(pipeline: Pipeline) -> Next:
@@ -194,7 +199,7 @@ def following(pipeline: Pipeline, done: Next, outcome: Outcome) -> Next | End:
             return Next(Stage.CONVERT, done.round + 1) if again else End(Ending.FAILED, NOT_CONVERTED)
         case Done():
             return _after_agent(done)
-        case Duplicate() | AgentFailed() if done.stage is Stage.IMPROVE:
+        case Duplicate() | AgentFailed() if done.improvements and done.stage is not Stage.ALIGN:
             return _aligned(pipeline, done)
         case Duplicate():
             return _without_new_kernel(done, End(Ending.DUPLICATE, f"duplicate_{_made_by(done.stage)}"))
@@ -212,10 +217,10 @@ def _after_evaluation(pipeline: Pipeline, done: Next, judged: Judged) -> Next | 
         raise ValueError("an infrastructure failure says nothing about the candidate; try the evaluation again")
     if judged.verdict.counts or done.improvements:
         if done.improvements < pipeline.performance_rounds and not judged.near_floor:
-            return Next(Stage.IMPROVE, done.round + 1, done.improvements + 1)
+            return Next(pipeline.improving, done.round + 1, done.improvements + 1)
         return _aligned(pipeline, done)
     if _repairable(judged) and done.repairs < pipeline.repair_rounds:
-        return Next(Stage.REVISE, done.round + 1)
+        return Next(pipeline.repairing, done.round + 1)
     # Only strategies of kernels that count are ever crossed or reused as good; those of failures stay as asked for,
     # which is what the pool has to warn of.
     question = pipeline.questions and done.repairs < pipeline.repair_rounds and _beat_the_floor(judged)
@@ -253,7 +258,7 @@ def _after_agent(done: Next) -> Next | End:
 
 def _without_new_kernel(done: Next, otherwise: End) -> End:
     """Keep the evaluation of a candidate that was measured before the agent stopped."""
-    if done.stage is Stage.ALIGN or (done.stage is Stage.REVISE and done.round > 0):
+    if done.stage is Stage.ALIGN or (done.stage in (Stage.REVISE, Stage.ACT) and done.round > 0):
         return End(Ending.EVALUATED, otherwise.reason)
     return otherwise
 

@@ -35,6 +35,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from cupilot.domain.evolution.agentic import AgentLimits, agentic_pipeline
 from cupilot.domain.evolution.pipeline import Pipeline, Stage
 from cupilot.domain.evolution.population import Member, Operator, Proposal, StopReason
 from cupilot.domain.evolution.selection import elite, near_floor, ranked, tournament
@@ -67,6 +68,11 @@ class SceConfig(Value):
     """Times that the Kernel Revisor may mend one candidate."""
     performance_rounds: Annotated[int, Field(ge=0, le=10)] = 1
     """Times that the Kernel Revisor may make one candidate's right kernel faster. The playbook's never does."""
+    agentic: Annotated[int, Field(ge=0, le=50)] = 0
+    """Candidates of each generation but the first that a model works on with tools, from the best kernels in turn,
+    in place of crossovers."""
+    agentic_measurements: Annotated[int, Field(ge=1, le=50)] = 6
+    """Kernels that each of those may have measured."""
     utilisation_weight: Annotated[float, Field(ge=0, le=10)] = 0.25
     """Weight of hardware utilisation beside log speedup in the fitness."""
     crossover: CrossoverLevel = CrossoverLevel.STRATEGY
@@ -95,9 +101,16 @@ class SceConfig(Value):
         return self.population * self.rounds
 
     @property
+    def agent_limits(self) -> AgentLimits:
+        """Budget of each candidate that is worked on with tools."""
+        return AgentLimits(measurements=self.agentic_measurements)
+
+    @property
     def max_kernels(self) -> int:
         """The same with every repair that they may have."""
-        return self.max_candidates * (1 + self.repair_rounds + self.performance_rounds)
+        agents = min(self.agentic, self.population) * (self.rounds - 1)
+        others = self.max_candidates - agents
+        return others * (1 + self.repair_rounds + self.performance_rounds) + agents * self.agentic_measurements
 
 
 class CupilotPaperConfig(SceConfig):
@@ -133,10 +146,12 @@ class Sce:
         wanted = self.config.population - len(elite(population, self.config.elites))
         if self.config.epochs > 1 and generation % self.config.generations == 0:
             return _anew(elite(population, max(self.config.elites, 1)), wanted)
+        agents = _worked_on(ranked(population), min(self.config.agentic, wanted))
+        wanted -= len(agents)
         pairs = _pairs(population)
         if not pairs:
-            return [Proposal(operator=Operator.INITIAL)] * wanted
-        return self._crossovers(population, pairs, wanted, rng)
+            return [*agents, *[Proposal(operator=Operator.INITIAL)] * wanted]
+        return [*agents, *self._crossovers(population, pairs, wanted, rng)]
 
     def select(self, population: Sequence[Member]) -> tuple[str, ...]:
         """Return candidate ids that survive, best first: the elites and the last generation's members that count.
@@ -163,6 +178,8 @@ class Sce:
         """
         if operator is Operator.MUTATION:
             return Pipeline(Stage.REVISE, repair_rounds=0, alignment=self.config.alignment)
+        if operator is Operator.AGENTIC:
+            return agentic_pipeline(self.config.agent_limits, alignment=self.config.alignment)
         opening = {Operator.CROSSOVER: Stage.CROSS, Operator.CODE_CROSSOVER: Stage.MERGE}
         stage = opening.get(operator, Stage.TRANSLATE)
         return Pipeline(
@@ -209,6 +226,14 @@ def _anew(seeds: Sequence[Member], count: int) -> list[Proposal]:
     parents: list[tuple[str, ...]] = [(seed.candidate,) for seed in seeds]
     parents = parents or [()]
     return [Proposal(operator=Operator.INITIAL, parents=parents[place % len(parents)]) for place in range(count)]
+
+
+def _worked_on(best: Sequence[Member], count: int) -> list[Proposal]:
+    """Return proposals to work with tools on the best kernels in turn; none where none counts."""
+    return [
+        Proposal(operator=Operator.AGENTIC, parents=(best[place % len(best)].candidate,), place=place, places=count)
+        for place in range(count if best else 0)
+    ]
 
 
 def _pairs(population: Sequence[Member]) -> set[frozenset[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from sqlalchemy.orm import Session, defer
 from cupilot.domain.errors import NotFound, Pruned
 from cupilot.domain.model_call import Answer, NoAnswer
 from cupilot.domain.states import LlmCallState
-from cupilot.schemas import CallPage, CallSummary, CallView, Spending, Turn
+from cupilot.schemas import CallPage, CallSummary, CallView, Spending, ToolUse, Turn
 from cupilot.storage.db.cursor import decode_cursor, encode_cursor
 from cupilot.storage.db.tables.jobs import Candidate
 from cupilot.storage.db.tables.models import LlmCall
@@ -65,14 +66,21 @@ def call_view(session: Session, team: UUID, job_id: UUID, call_id: UUID) -> Call
     return CallView(
         **_fields(*row),
         job=call.job_id,
-        messages=[Turn(**message) for message in request.messages],
+        messages=[_turn(message) for message in request.messages],
         prompt_hash=request.prompt_hash,
         parameters=dict(request.parameters),
         answer=answer.text if answer else None,
+        tool_calls=[ToolUse(name=call.name, arguments=call.arguments) for call in answer.tool_calls] if answer else [],
         finish_reason=answer.finish_reason if answer else None,
         reasoning_tokens=answer.reasoning_tokens if answer else None,
         seconds=answer.seconds if answer else None,
     )
+
+
+def _turn(message: Mapping[str, Any]) -> Turn:
+    called = (call["function"] for call in message.get("tool_calls", ()))
+    uses = [ToolUse(name=function["name"], arguments=function["arguments"]) for function in called]
+    return Turn(role=message["role"], content=message["content"], tool_calls=uses)
 
 
 def spending(session: Session, job_id: UUID) -> list[Spending]:

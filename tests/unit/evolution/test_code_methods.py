@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cupilot.domain.evolution.agentic import AgenticConfig
 from cupilot.domain.evolution.ai_cuda_engineer import AiCudaEngineer, AiCudaEngineerConfig
 from cupilot.domain.evolution.eoh import OPERATORS, EohConfig
 from cupilot.domain.evolution.evoengineer import (
@@ -43,11 +44,16 @@ ai_cuda = st.builds(
     compositions=st.integers(0, 6),
 )
 sce = st.builds(
-    SceConfig, epochs=st.integers(1, 3), generations=st.integers(1, 4), crossover=st.sampled_from(["strategy", "code"])
+    SceConfig,
+    epochs=st.integers(1, 3),
+    generations=st.integers(1, 4),
+    crossover=st.sampled_from(["strategy", "code"]),
+    agentic=st.integers(0, 9),
 )
 eoh = st.builds(EohConfig, **sizes, population=st.integers(2, 8), parents=st.integers(2, 4))
 funsearch = st.builds(FunSearchConfig, **sizes, islands=st.integers(1, 4), shown=st.integers(1, 3))
-configs = free | insight | full | ai_cuda | sce | eoh | funsearch
+agentic = st.builds(AgenticConfig, generations=st.integers(1, 4), agents=st.integers(1, 5))
+configs = free | insight | full | ai_cuda | sce | eoh | funsearch | agentic
 
 
 def whole_run(config: MethodConfig, counts: bool) -> tuple[list[list[Operator]], StopReason]:

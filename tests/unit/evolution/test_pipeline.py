@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cupilot.domain.evaluation import FailureKind, Verdict
+from cupilot.domain.evolution.agentic import AgentLimits, agentic_pipeline
 from cupilot.domain.evolution.methods import CONFIGS, MethodConfig, method_for
 from cupilot.domain.evolution.pipeline import (
     REPAIRABLE,
@@ -225,3 +226,19 @@ def test_keys_name_candidate_stage_and_round() -> None:
 def test_stages_and_endings_are_those_of_the_schema() -> None:
     assert {stage.value for stage in Stage} <= {kind.value for kind in StepKind}
     assert {ending.value for ending in Ending} <= {state.value for state in CandidateState}
+
+
+def test_work_with_tools_mends_and_improves_by_the_same_stage() -> None:
+    pipeline = agentic_pipeline(AgentLimits(measurements=3), alignment=True)
+    acted = Next(Stage.ACT)
+    evaluated = following(pipeline, acted, Done())
+    mending = following(pipeline, Next(Stage.EVALUATE), WRONG)
+    assert (evaluated, mending) == (Next(Stage.EVALUATE), Next(Stage.ACT, 1))
+    improving = following(pipeline, Next(Stage.EVALUATE, 1), GOOD)
+    assert improving == Next(Stage.ACT, 2, 1)
+    assert following(pipeline, improving, AgentFailed("finished")) == Next(Stage.ALIGN, 2, 1)
+    assert following(pipeline, Next(Stage.EVALUATE, 2, 1), WRONG) == Next(Stage.ACT, 3, 2)
+    assert following(pipeline, Next(Stage.EVALUATE, 3, 2), GOOD) == Next(Stage.ALIGN, 3, 2)
+    assert following(pipeline, Next(Stage.EVALUATE), TOO_FAST) == End(Ending.EVALUATED)
+    assert following(pipeline, mending, AgentFailed("finished")) == End(Ending.EVALUATED, "finished")
+    assert following(pipeline, acted, AgentFailed("agent_budget")) == End(Ending.FAILED, "agent_budget")

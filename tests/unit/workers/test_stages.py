@@ -16,7 +16,8 @@ from agents.interface import (
     NoTemplate,
     StrategySource,
 )
-from agents.stages import STAGES, Align, Convert, InitialStrategies, Settled, run_stage
+from agents.stage import Settled
+from agents.stages import STAGES, Align, Convert, InitialStrategies, run_stage
 from cupilot.domain.evolution.pipeline import AgentFailed, Stage
 from cupilot.domain.job import JobSpec
 from cupilot.domain.model_call import CostBudgetReached
