@@ -138,7 +138,8 @@ def at_full_rate(arguments: argparse.Namespace) -> None:
 
 def of_the_run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options that decide what is measured, without where it is written."""
-    return {name: value for name, value in vars(arguments).items() if name != "out"}
+    asked = {name: value for name, value in vars(arguments).items() if name != "out"}
+    return {name: value for name, value in asked.items() if value or name not in ("cards", "evaluation_seconds")}
 
 
 class Cluster:

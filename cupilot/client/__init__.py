@@ -15,7 +15,15 @@ finds no server, or a busy one, is tried again where it may be repeated. Fields 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+try:  # looked for, not imported: a command that asks no service is quick without it
+    _is_there = find_spec("httpx") is not None
+except ModuleNotFoundError:
+    _is_there = False
+if not _is_there:
+    raise ModuleNotFoundError("cupilot.client needs httpx: pip install 'cupilot[client]'", name="httpx")
 
 if TYPE_CHECKING:
     from cupilot.client.clients import AsyncClient, Client
@@ -70,11 +78,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = import_module(f"{__name__}.{_HOMES[name]}")
-    except ModuleNotFoundError as error:
-        if error.name != "httpx":
-            raise
-        raise ModuleNotFoundError("cupilot.client needs httpx: pip install 'cupilot[client]'", name="httpx") from error
-    globals()[name] = value = getattr(module, name)
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
     return value

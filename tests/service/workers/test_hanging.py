@@ -63,7 +63,7 @@ def test_a_worker_whose_process_hangs_ends_and_both_teams_jobs_go_on(processes: 
     child.suspend()  # it neither works nor renews its lease, nor can it be told to stop
     wait_until(lambda: "hangs" in note_of(database, "gpu"), f"the worker says so; {processes.log()}")
     processes.wait_gone("gpu")
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "it went with its parent"
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "it goes with its parent")
     processes.worker("gpu", "gpu-again")  # as its supervisor does
     for job in jobs:
         wait_until(lambda job=job: state_of(database, job).final, f"the job ends; {processes.log()}")
