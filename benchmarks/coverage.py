@@ -1,13 +1,15 @@
 """Says which built-in problems the playbook has kernels for: ``python -m benchmarks.coverage``.
 
 Traces each problem at its small size, renders the plain kernel for both targets under every policy, and compiles the
-CUDA one for sm_90a with NVRTC; needs torch and no card. Judges nothing. Writes ``benchmarks/results/coverage.json``,
+CUDA one for sm_90a with NVRTC; needs torch and no card. Judges nothing. With names, the other problems' rows stay what
+they are in the record. Writes ``benchmarks/results/coverage.json``,
 from which ``benchmarks.coverage_page`` writes ``docs/coverage.md``.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from agents.interface import AgentError, Briefing
@@ -52,15 +54,17 @@ DEVICES = {
 """Devices of the usual kind, which plain kernels do not depend on."""
 
 
-def main() -> int:
+def main(names: Sequence[str] = ()) -> int:
     """Exit status 0 when every problem has a kernel for both targets under every policy."""
     head = records.stamp()
+    before = {item["problem"]: item for item in records.read("coverage")["problems"]} if names else {}
     rows = []
     for suite in problems.SUITES:
         for name in problems.names(suite):
-            rows.append({"suite": suite, "problem": name, **row(name)})
+            known = None if name in names else before.get(name)
+            rows.append(known or {"suite": suite, "problem": name, **row(name)})
             print(rows[-1], flush=True)
-            records.write(records.RESULTS / "coverage.json", {**head, "problems": rows})
+    records.write(records.RESULTS / "coverage.json", {**head, "problems": rows})
     return 0 if all(not item["refused"] for item in rows) else 1
 
 
@@ -107,4 +111,4 @@ def compile_log(kernel: Kernel, facts: ProblemFacts) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

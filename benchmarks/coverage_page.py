@@ -24,8 +24,8 @@ the problem's small size, and compiled for sm_90a; running and judging it is ano
 
 {covered} of {total} problems have kernels for both targets under every policy.
 
-A reference of your own is covered where each of its calls is. Where one is not, the job ends with `no_template` and
-names the call and its neighbours that are; `--agents hybrid` lets a model go on.
+A reference of your own is covered where each of its calls is. Where one is not, the job ends with `no_template`, quotes
+the line of your file and names the calls near it that are supported; `--agents hybrid` lets a model go on.
 
 | suite | problem | family | launches on `cuda` | not covered |
 |---|---|---|---|---|

@@ -12,13 +12,16 @@ from agents.playbook.prophet import PlaybookProphet
 from agents.playbook.search import Space
 from agents.playbook.translator import operator_of, with_defaults
 from cupilot.domain.evaluation import FailureKind
-from cupilot.domain.pool import PoolEntry, PoolMatch
+from cupilot.domain.pool import PoolEntry, PoolMatch, operators, shapes
+from cupilot.domain.problem import Role
 from cupilot.domain.strategy import Strategy, TechniqueUse
 from cupilot.domain.technique import catalogue
 
 RANDOM_ATTEMPTS = 40
 """Draws for each wanted strategy before the space counts as exhausted."""
 CROSSOVER_ATTEMPTS = 24
+SLOW_SHARE = 0.25
+"""A strategy that was slower than this share of the best speedup known for the same work is not tried again."""
 KEEP_FITTER, TAKE_OTHER, PARAMETER_OF_FITTER, MUTATE = 0.85, 0.5, 0.65, 0.35
 """Chances that a child keeps a technique of the fitter parent only, takes one of the other's, has the fitter's value of
 a parameter that both set, and is changed beyond its parents."""
@@ -40,7 +43,7 @@ class PlaybookManager:
     ) -> list[InitialStrategy]:
         """Return up to ``count`` renderable strategies with different signatures; raises NoTemplate."""
         space = Space(briefing, operator_of(briefing))
-        failed = {_signature(match.entry.strategy) for match in pool if _failed_here(match.entry, briefing)}
+        avoided = _avoided(pool, briefing)
         chosen: list[InitialStrategy] = []
         seen = {_signature(strategy) for strategy in taken}
 
@@ -49,7 +52,7 @@ class PlaybookManager:
                 if len(chosen) >= limit:
                     return
                 signature = item.strategy.signature()
-                if signature not in seen and signature not in failed:
+                if signature not in seen and signature not in avoided:
                     seen.add(signature)
                     chosen.append(item)
 
@@ -99,16 +102,38 @@ def _explained(strategy: Strategy, rationale: str) -> Strategy:
     return Strategy(techniques=strategy.techniques, rationale=rationale[:4000])
 
 
-def _failed_here(entry: PoolEntry, briefing: Briefing) -> bool:
-    """Return whether an entry says that its strategy does not work for this very problem on this kind of device."""
-    same = entry.problem_hash == briefing.facts.problem_hash and entry.target is briefing.target
-    blameless = entry.failure in (None, FailureKind.INFRASTRUCTURE)
-    return same and entry.device_class == briefing.device.device_class and not blameless
+def _same_work(entry: PoolEntry, briefing: Briefing) -> bool:
+    """Return whether an entry is of the same calls on the same shapes, types and kind of device."""
+    facts = briefing.facts
+    if (entry.target, entry.device_class) != (briefing.target, briefing.device.device_class):
+        return False
+    if entry.problem_hash == facts.problem_hash:
+        return True
+    inputs = facts.with_role(Role.INPUT) or facts.tensors
+    own = (operators(facts), shapes(facts), inputs[0].dtype.value, facts.policy)
+    return (entry.operators, entry.shapes, entry.dtype, entry.policy) == own
+
+
+def _avoided(pool: Sequence[PoolMatch], briefing: Briefing) -> set[str]:
+    """Return signatures of strategies that failed on the same work, or were slow beside the best known there."""
+    entries = [match.entry for match in pool if _same_work(match.entry, briefing)]
+    best = max((entry.speedup for entry in entries if entry.speedup), default=0.0)
+    failed = [entry for entry in entries if entry.failure not in (None, FailureKind.INFRASTRUCTURE)]
+    slow = [entry for entry in entries if entry.speedup and entry.speedup < SLOW_SHARE * best]
+    return {_signature(entry.strategy) for entry in (*failed, *slow)}
 
 
 def _from_pool(space: Space, pool: Sequence[PoolMatch]) -> Iterator[InitialStrategy]:
-    """Yield strategies of entries that counted, best score first, without what cannot be applied here."""
-    for match in sorted(pool, key=lambda item: -item.score):
+    """Yield strategies of entries that counted, those of the same work first, fastest first, then by score.
+
+    They come without what cannot be applied here.
+    """
+
+    def rank(match: PoolMatch) -> tuple[float, float]:
+        won = _same_work(match.entry, space.briefing) and match.entry.verdict.counts
+        return (-(match.entry.speedup or 0.0) if won else 0.0, -match.score)
+
+    for match in sorted(pool, key=rank):
         entry = match.entry
         if entry.target is not space.briefing.target or not entry.verdict.counts or not entry.speedup:
             continue

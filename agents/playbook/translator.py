@@ -37,9 +37,9 @@ def operator_of(briefing: Briefing) -> Operator:
     try:
         operator = recognise(briefing.facts)
     except NoTemplate:
-        return as_launches(briefing.facts, briefing.target)
+        return as_launches(briefing.facts, briefing.target, briefing.problem.source)
     if briefing.target is Target.CUDA and isinstance(operator, Rows) and operator.length > INDEX_LIMIT:
-        return as_launches(briefing.facts, briefing.target)
+        return as_launches(briefing.facts, briefing.target, briefing.problem.source)
     return operator
 
 

@@ -136,6 +136,8 @@ class GraphNode(Value):
     """Shape of each result."""
     dtypes: tuple[str, ...]
     """dtype of each result, as PyTorch names it (may be one that cannot cross the boundary)."""
+    line: int | None = None
+    """Line of the problem file that made the call; None where it is not known."""
 
 
 class Graph(Value):

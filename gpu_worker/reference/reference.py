@@ -84,7 +84,7 @@ class Reference:
         arguments = self._inputs.arguments(tensors)
         with self.device.policy(NumericsPolicy.FP32), blaming_reference("forward"):
             graph, matmul_flops, least_matmul_flops, outputs = trace(
-                lambda: _outputs(self._functional(state, arguments)), named
+                lambda: _outputs(self._functional(state, arguments)), named, self._module.__file__
             )
         self._refuse_in_place(tensors)
         self.graph = graph

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -35,8 +36,10 @@ class Traced(NamedTuple):
 class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
     """Names every tensor value of a forward pass; counts the operations of matrix products on the way."""
 
-    def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, named: Mapping[str, torch.Tensor], file: str | None = None) -> None:
+        """Trace with ``named`` tensors; ``file`` is the problem file, whose lines calls are told by."""
         super().__init__()
+        self._file = file
         self.nodes: list[GraphNode] = []
         self.matmul_flops = 0.0
         self.least_matmul_flops = 0.0
@@ -96,8 +99,16 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
             results=tuple(self._new_value(tensor) for tensor in results),
             shapes=tuple(tuple(tensor.shape) for tensor in results),
             dtypes=tuple(str(tensor.dtype).removeprefix("torch.") for tensor in results),
+            line=self._line(),
         )
         self.nodes.append(node)
+
+    def _line(self) -> int | None:
+        """Return the line of the problem file that is being run."""
+        frame = sys._getframe() if self._file is not None else None
+        while frame is not None and frame.f_code.co_filename != self._file:
+            frame = frame.f_back
+        return None if frame is None else frame.f_lineno
 
     def _new_value(self, tensor: torch.Tensor) -> str:
         name = f"v{self._count}"
@@ -138,9 +149,11 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         return self._names[id(tensor)]
 
 
-def trace(call: Callable[[], Sequence[torch.Tensor]], named: Mapping[str, torch.Tensor]) -> Traced:
-    """Trace the forward pass that ``call`` makes on named tensors."""
-    tracer = Tracer(named)
+def trace(
+    call: Callable[[], Sequence[torch.Tensor]], named: Mapping[str, torch.Tensor], file: str | None = None
+) -> Traced:
+    """Trace the forward pass that ``call`` makes on named tensors; ``file`` is that of the problem."""
+    tracer = Tracer(named, file)
     with tracer:
         outputs = list(call())
     names = tuple(tracer.name(tensor) for tensor in outputs)

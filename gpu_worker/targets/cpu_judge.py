@@ -7,6 +7,7 @@ import mmap
 import os
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,14 +24,26 @@ FLUSH_FACTOR = 2
 CLOCK_TOLERANCE = 0.1
 """The runner's own clock may differ from the judge's by this share..."""
 
+WAIT_FACTOR = 4.0
+WAIT_QUANTILE = 0.9
+"""...and by so many times what messages and scheduling take now: this quantile of the waits for PyTorch's blocks, which
+go through a process without any code of the kernel's. An order is told in up to three parts."""
+
+LEAST_SLACK_SECONDS = 2e-4
+"""Of an idle machine, where a message and its answer take 0.05 ms."""
+
 CLOCK_SLACK_SECONDS = 0.002
-"""...and by this much for messages and scheduling (0.05 ms measured on an idle machine)."""
+"""At most, and as long as fewer than :data:`FEWEST_WAITS` are known: a quarter of a block, which a kernel could use."""
+
+WAITS = 64
+FEWEST_WAITS = 6
+"""The last so many waits count, where there are as many as this."""
 
 BLOCK_SECONDS = 0.008
 """A message to the runner and back takes 0.05 ms on an idle machine: under 1 % of this."""
 
-COLD_START_SECONDS = 0.002
-"""A block's order and answer, on a machine with other work to do."""
+LEAST_COLD_START_SECONDS = 5e-4
+"""Besides a block's order and answer, a first launch wakes the kernel's threads and finds its code in no cache."""
 
 PRECISION = 0.015
 """A machine with other work to do seldom times more exactly within a second."""
@@ -76,7 +89,8 @@ class CpuJudgeDevice:
         self.memory_bytes = memory_bytes
         self.block_seconds = BLOCK_SECONDS
         self.precision = PRECISION
-        self.cold_start_seconds = COLD_START_SECONDS
+        self._waits: deque[float] = deque(maxlen=WAITS)
+        self._slack = self.cold_start_seconds = CLOCK_SLACK_SECONDS
         self.graph_below_seconds = 0.0
         torch.set_num_threads(threads)
         keep_freed_memory()
@@ -134,12 +148,17 @@ class CpuJudgeDevice:
         """Return False: processes that share a core wait now and then, for which the check of clocks allows."""
         return False
 
-    def baseline_time(self, host: float, reported: float) -> float | None:  # noqa: ARG002
-        """Return the judge's wall time, as for kernels: one clock for both sides."""
+    def baseline_time(self, host: float, reported: float) -> float | None:
+        """Return the judge's wall time, as for kernels: one clock for both sides. Learn how noisy waiting is."""
+        self._waits.append(max(0.0, host - reported))
+        if len(self._waits) >= FEWEST_WAITS:
+            wait = sorted(self._waits)[int(WAIT_QUANTILE * (len(self._waits) - 1))]
+            self._slack = min(CLOCK_SLACK_SECONDS, max(LEAST_SLACK_SECONDS, WAIT_FACTOR * wait))
+            self.cold_start_seconds = max(LEAST_COLD_START_SECONDS, self._slack)
         return host
 
     def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:  # noqa: ARG002
         """Return the judge's wall time: the runner's clock is in the kernel's hands and only has to agree."""
-        if abs(host - runner) > CLOCK_TOLERANCE * host + CLOCK_SLACK_SECONDS:
+        if abs(host - runner) > CLOCK_TOLERANCE * host + self._slack:
             return None
         return host

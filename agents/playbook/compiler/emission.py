@@ -91,7 +91,7 @@ class Emitter:
         if term.op == "cast":
             return f"to<{kind}>({args[0]})"
         if term.op == "round":
-            return f"round_{TYPES[term.data]}({args[0]})"
+            return f"round_{TYPES.get(term.data, term.data)}({args[0]})"
         if term.op == "bounded":
             return f"{'wrapped' if term.data else 'bounded'}({args[0]}, {args[1]})"
         if term.op == "where":

@@ -16,6 +16,24 @@ FN unsigned short narrowed(float value) {  // to bfloat16: nearest, ties to even
     return value != value ? 0x7fc0 : (unsigned short)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 FN void st(bf16* p, idx i, float value) { p[i].bits = narrowed(value); }
+FN float eighth(float value, int mantissa, int least) {  // nearest, ties to even; below 2^least evenly spaced
+    const int exponent = (int)((to_bits(value) >> 23) & 255) - 127;
+    const int step = (exponent < least ? least : exponent) - mantissa;
+    const float unit = from_bits((unsigned)(step + 127) << 23);
+    const float shifted = value / unit;  // exact: a power of two
+    const float magic = 12582912.0f;  // 1.5 * 2^23: sums with it are whole numbers
+    volatile float whole = shifted + magic;  // no compiler may drop the sums
+    const float rounded = (whole - magic) * unit;
+    return from_bits((to_bits(rounded) & 0x7fffffffu) | (to_bits(value) & 0x80000000u));
+}
+FN float round_float8_e4m3fn(float value) {  // no infinity: the largest number instead, as PyTorch 2.13 gives it
+    const float rounded = eighth(value, 3, -6);
+    return value != value ? FN_NANF : rounded > 448.0f ? 448.0f : rounded < -448.0f ? -448.0f : rounded;
+}
+FN float round_float8_e5m2(float value) {
+    const float rounded = eighth(value, 2, -14);
+    return value != value ? FN_NANF : rounded > 57344.0f ? FN_INFF : rounded < -57344.0f ? -FN_INFF : rounded;
+}
 FN float round_bf16(float value) { return from_bits((unsigned)narrowed(value) << 16); }
 FN idx bounded(long long i, idx size) { return i < 0 ? 0 : i >= size ? size - 1 : (idx)i; }
 FN idx wrapped(long long i, idx size) { return bounded(i < 0 ? i + size : i, size); }

@@ -8,7 +8,7 @@ from math import prod
 from agents.playbook.compiler import cpu, cuda
 from agents.playbook.compiler.cuda_tiles import Tiles, product_of
 from agents.playbook.compiler.groups import Program, cut
-from agents.playbook.compiler.lowering import Unsupported, lowered
+from agents.playbook.compiler.lowering import UNFORESEEN, Unsupported, lowered
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.tensors import Order, Reduce, Tensor
 from cupilot.domain.kernel import MAX_LAUNCHES, MAX_SOURCE_BYTES, MAX_WORKSPACE_BYTES, Launch, LaunchPlan, Workspace
@@ -16,8 +16,6 @@ from cupilot.domain.problem import ProblemFacts, Role, Target
 
 INDEX_LIMIT = 2**31 - 2**22
 """Elements up to which indices of 32 bits do, with room for a step beyond the end."""
-UNFORESEEN = (LookupError, ValueError, TypeError, AssertionError, RecursionError)
-"""What lowering raises for arguments that no entry thought of: a problem without a kernel, not a fault of the agent."""
 _KEPT = 16
 Rendered = tuple[str, LaunchPlan]
 _kept: OrderedDict[tuple[int, Target, Tiles | None], tuple[ProblemFacts, Rendered]] = OrderedDict()

@@ -19,6 +19,8 @@ BOOL = "bool"
 FLOATS = ("float32", "float64")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 HALVES = ("float16", "bfloat16")
+EIGHTS = ("float8_e4m3fn", "float8_e5m2")
+"""Types that values are rounded to between two calls; no tensor of a kernel's has them."""
 UNBOUNDED = 2**62
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")

@@ -12,12 +12,12 @@ from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import ProblemFacts, Target
 
 
-def as_launches(facts: ProblemFacts, target: Target) -> Launches:
-    """Return the graph as launches; raises NoTemplate naming the call that is not supported."""
+def as_launches(facts: ProblemFacts, target: Target, source: str = "") -> Launches:
+    """Return the graph as launches; raises NoTemplate naming the call, and the line of the source that makes it."""
     try:
         rendered(facts, target)
     except Unsupported as error:
-        raise unsupported(facts, error.node, error.reason) from error
+        raise unsupported(facts, error.node, error.reason, source) from error
     return Launches(facts)
 
 

@@ -74,4 +74,5 @@ def test_the_numbers_of_the_page_are_those_of_the_judge() -> None:
     assert (CHECKED_LAUNCHES, WANTED, NEAREST, WIDEST, WIDE_PAIRS) == (3, 3, 0.25, 2.5, 24)
     assert (MIN_PAIRS, MISMATCHED_BLOCKS, BUSY_BLOCKS) == (6, 6, 60)
     assert (COLD_START_FACTOR, COLD_START_SHARE, COLD_START_TRIES) == (1.25, 8, 20)
-    assert (cpu_judge.COLD_START_SECONDS, cuda_judge.COLD_START_SECONDS) == (2e-3, 8e-6)
+    assert (cpu_judge.LEAST_COLD_START_SECONDS, cuda_judge.COLD_START_SECONDS) == (5e-4, 8e-6)
+    assert (cpu_judge.WAIT_FACTOR, cpu_judge.LEAST_SLACK_SECONDS, cpu_judge.CLOCK_SLACK_SECONDS) == (4.0, 2e-4, 2e-3)

@@ -31,7 +31,13 @@ from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.judge.timing import MIN_PAIRS, Effort, PairedTimer
 from gpu_worker.judge.windows import WINDOW_ELEMENTS, WINDOWS, windows_of
 from gpu_worker.targets.base import DeviceState, GraphUnavailable
-from gpu_worker.targets.cpu_judge import CpuJudgeDevice
+from gpu_worker.targets.cpu_judge import (
+    CLOCK_SLACK_SECONDS,
+    FEWEST_WAITS,
+    LEAST_COLD_START_SECONDS,
+    WAITS,
+    CpuJudgeDevice,
+)
 from tests.unit.gpu_worker.served import Served
 
 Body = Callable[[list[torch.Tensor], list[torch.Tensor]], None]
@@ -603,6 +609,23 @@ def test_what_compiled_code_gets_wrong_is_not_the_kernels() -> None:
 )
 def test_waiting_is_told_from_a_false_clock(disagreements: list[tuple[float, float]], lies: bool) -> None:
     assert clock_lies(disagreements) is lies
+
+
+def test_the_slack_of_clocks_follows_the_waits_for_pytorch() -> None:
+    """A kernel can hide in no more than what waiting takes on this machine now, and never in more than 2 ms."""
+    device = CpuJudgeDevice(threads=1, cache_bytes=2**18, memory_bytes=2**28)
+    host, hidden = 8e-3, 6.5e-3
+    assert device.kernel_seconds(host, hidden, 1) == host, "nothing is known of the machine yet"
+    for _ in range(FEWEST_WAITS):
+        assert device.baseline_time(8e-3, 8e-3 - 5e-5) == 8e-3
+    assert device.kernel_seconds(host, hidden, 1) is None
+    assert device.kernel_seconds(host, host - 9e-4, 1) == host
+    assert device.cold_start_seconds == LEAST_COLD_START_SECONDS
+    for _ in range(WAITS):
+        device.baseline_time(10e-3, 9e-3)  # a busy machine
+    assert device.kernel_seconds(host, hidden, 1) == host
+    assert device.kernel_seconds(host, host - 3e-3, 1) is None, "at most"
+    assert device.cold_start_seconds == CLOCK_SLACK_SECONDS
 
 
 @pytest.mark.parametrize(("shared", "kind"), [(False, "clock_mismatch"), (True, "infrastructure")])

@@ -69,6 +69,7 @@ def test_a_plain_operator(device: CpuJudgeDevice) -> None:
             results=("v0",),
             shapes=((8, 16),),
             dtypes=("float32",),
+            line=10,
         ),
     )
     assert known.graph.outputs == ("v0",)

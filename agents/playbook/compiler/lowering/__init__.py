@@ -10,22 +10,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from agents.playbook.compiler.lowering.calls import Call, Unsupported, read
+from agents.playbook.compiler.lowering.calls import UNFORESEEN, Call, Unsupported, read
 from agents.playbook.compiler.lowering.creation import CREATION
 from agents.playbook.compiler.lowering.gathers import GATHERS
+from agents.playbook.compiler.lowering.indexed import INDEXED
 from agents.playbook.compiler.lowering.losses import LOSSES
 from agents.playbook.compiler.lowering.norms import NORMS
 from agents.playbook.compiler.lowering.pointwise import FORMULAS, converted, lower
 from agents.playbook.compiler.lowering.products import PRODUCTS
 from agents.playbook.compiler.lowering.reductions import REDUCTIONS
+from agents.playbook.compiler.lowering.selections import SELECTIONS
 from agents.playbook.compiler.lowering.views import View, is_view, views
 from agents.playbook.compiler.lowering.windows import WINDOWS
 from agents.playbook.compiler.tensors import Given, Map, Tensor
 from agents.playbook.recognition.values import is_in_place, out_of_place, reference, references
 from cupilot.domain.problem import GraphNode, ProblemFacts, Role
 
-MAKERS = {**CREATION, **GATHERS, **REDUCTIONS, **NORMS, **LOSSES, **PRODUCTS, **WINDOWS}
-_INT_ONLY = ("complex64", "complex128", "float8_e4m3fn", "float8_e5m2")
+MAKERS = {
+    **{**CREATION, **GATHERS, **INDEXED, **REDUCTIONS, **SELECTIONS},
+    **{**NORMS, **LOSSES, **PRODUCTS, **WINDOWS},
+}
+_NOT_HELD = ("complex64", "complex128")
 
 
 @dataclass(eq=False)
@@ -79,7 +84,10 @@ class Lowering:
                 tensor.layout = spec.strides
                 self._add(spec.name, Place(tensor))
         for node in self._live():
-            self._node(node)
+            try:
+                self._node(node)
+            except UNFORESEEN as error:
+                raise Unsupported(node, f"a variant of it is not foreseen ({type(error).__name__})") from error
         return [self._value(name) for name in self.facts.graph.outputs]
 
     def _live(self) -> Sequence[GraphNode]:
@@ -123,11 +131,12 @@ class Lowering:
             self._add(name, Place(tensor))
 
     def _made(self, call: Call, op: str) -> list[Tensor]:
-        unknown = next((dtype for dtype in call.node.dtypes if dtype.removeprefix("torch.") in _INT_ONLY), None)
+        unknown = next((dtype for dtype in call.node.dtypes if dtype.removeprefix("torch.") in _NOT_HELD), None)
         if unknown is not None:
             call.refuse(f"it makes {unknown.removeprefix('torch.')}, which kernels cannot hold")
         if op in MAKERS:
             made = MAKERS[op](call)
+            call.refuse_unread()
             return made if isinstance(made, list) else [made]
         if "." in op:
             tensor = lower(call, op)
@@ -174,4 +183,4 @@ def supported() -> frozenset[str]:
     return frozenset({*MAKERS, *FORMULAS})
 
 
-__all__ = ["Unsupported", "lowered", "supported"]
+__all__ = ["UNFORESEEN", "Unsupported", "lowered", "supported"]

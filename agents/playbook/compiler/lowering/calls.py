@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import NoReturn
 
@@ -11,6 +11,12 @@ from agents.playbook.compiler.tensors import Index, Map, Reduce, Shape, Tensor, 
 from agents.playbook.compiler.terms import FLOATS, Term, const, make, number, register
 from agents.playbook.recognition import values
 from cupilot.domain.problem import GraphNode
+
+UNFORESEEN = (LookupError, ValueError, TypeError, AssertionError, RecursionError)
+"""What lowering raises for arguments that no entry thought of: a problem without a kernel, not a fault of the agent."""
+
+KEYWORD = 99
+"""Position of an argument that is given by keyword only."""
 
 
 class Unsupported(Exception):
@@ -28,9 +34,12 @@ class Call:
 
     node: GraphNode
     value: Callable[[str], Tensor]
+    asked: set[str] = field(default_factory=set)
+    """Names of arguments that lowering looked at."""
 
     def argument(self, index: int, name: str, default: object = None) -> object:
         """Return an argument by position or keyword."""
+        self.asked.add(name)
         return values.argument(self.node, index, name, default)
 
     def tensor(self, index: int, name: str = "") -> Tensor:
@@ -91,6 +100,12 @@ class Call:
     def dtype(self) -> str:
         """Storage type of the first result."""
         return self.node.dtypes[0].removeprefix("torch.")
+
+    def refuse_unread(self) -> None:
+        """Refuse tensors given by keyword that nothing looked at: the call would mean something else without them."""
+        for name, item in self.node.kwargs.items():
+            if values.reference(item) is not None and name not in self.asked:
+                self.refuse(f"its argument {name} is not supported")
 
     def refuse(self, reason: str) -> NoReturn:
         """Raise the error of this call."""

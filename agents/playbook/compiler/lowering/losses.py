@@ -106,17 +106,22 @@ def _binary_cross_entropy(call: Call) -> Lowered:
 
 def _logit_cross_entropy(call: Call) -> Lowered:
     scores, targets = call.tensor(0), call.tensor(1)
-    if call.optional(2) is not None or call.optional(3) is not None:
-        call.refuse("it has weights")
+    weights, positives = call.optional(2), call.optional(3)
+    given = [tensor for tensor in (weights, positives) if tensor is not None]
     kind = wide(call.dtype)
 
-    def loss(x: Term, t: Term) -> Term:
-        x, t = cast(x, kind), cast(t, kind)
+    def loss(x: Term, t: Term, *more: Term) -> Term:
+        x, t, *factors = (cast(item, kind) for item in (x, t, *more))
         soft = f("fn_log1p", f("fn_exp", f("fn_neg", f("fn_abs", x))))
         positive = f("fn_max", f("fn_neg", x), like(0, x))
-        return f("add", f("mul", f("sub", like(1, t), t), x), f("add", positive, soft))
+        tail = f("add", positive, soft)
+        if positives is not None:
+            share = f("sub", factors[-1], like(1, x))
+            tail = f("mul", f("add", f("mul", share, t), like(1, x)), tail)
+        value = f("add", f("mul", f("sub", like(1, t), t), x), tail)
+        return value if weights is None else f("mul", value, factors[0])
 
-    each = combined(broadcast(scores.shape, targets.shape), kind, loss, scores, targets)
+    each = combined(broadcast(scores.shape, targets.shape), kind, loss, scores, targets, *given)
     return averaged(call, each, call.whole(4, "reduction", 1))
 
 

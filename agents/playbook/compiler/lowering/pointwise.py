@@ -7,7 +7,19 @@ from collections.abc import Callable
 
 from agents.playbook.compiler.lowering.calls import Call, combined, f, is_float, like, read
 from agents.playbook.compiler.tensors import Index, Map, Tensor, mapped
-from agents.playbook.compiler.terms import BOOL, COMPARISONS, FLOATS, Term, cast, compare, const, make, register, where
+from agents.playbook.compiler.terms import (
+    BOOL,
+    COMPARISONS,
+    EIGHTS,
+    FLOATS,
+    Term,
+    cast,
+    compare,
+    const,
+    make,
+    register,
+    where,
+)
 from agents.playbook.compiler.terms import rounded as rounded_to
 from agents.playbook.expressions import Expr, Level
 from agents.playbook.expressions import call as expression
@@ -123,6 +135,11 @@ def _logit(ops: list[Expr], node: GraphNode) -> Expr | None:
     return expression("log", div(x, sub(_c(1), x)))
 
 
+def _entropy(x: Expr) -> Expr:
+    inside = select(expression("eq", x, _c(0)), _c(0), mul(expression("sub", _c(0), x), expression("log", x)))
+    return select(expression("lt", x, _c(0)), _c(-math.inf), inside)
+
+
 def _masked(ops: list[Expr], node: GraphNode) -> Expr | None:  # noqa: ARG001
     return select(ops[1], ops[2], ops[0]) if len(ops) == 3 and ops[1].mask else None
 
@@ -155,6 +172,7 @@ _MORE: dict[str, Builder] = {
     "aten.clamp_max.Tensor": _of("min", 2),
     "aten.lerp.Tensor": _lerp,
     "aten.logit.default": _logit,
+    "aten.special_entr.default": _simple(1, _entropy),
     "aten.nan_to_num.default": _nan_to_num,
     "aten.masked_fill.Tensor": _masked,
     "aten.masked_fill.Scalar": _masked,
@@ -184,7 +202,9 @@ def lower(call: Call, op: str) -> Tensor | None:
     """Return the map of a pointwise call; None for a call that is not pointwise."""
     name = op.split(".")[1]
     if op in _CASTS:
-        return converted(call.tensor(0), call.dtype)
+        return (
+            as_eight_bits(call.tensor(0), call.dtype) if call.dtype in EIGHTS else converted(call.tensor(0), call.dtype)
+        )
     if name in (*_BITS, *_TRUTH, "bitwise_not", "logical_not") and len(call.node.args) <= 2:
         return _bits(call, name)
     build = FORMULAS.get(op)
@@ -194,6 +214,13 @@ def lower(call: Call, op: str) -> Tensor | None:
 def converted(tensor: Tensor, dtype: str) -> Map:
     """Return the tensor in another storage type, rounded to it."""
     return mapped(tensor.shape, dtype, lambda index: _stored(tensor.at(index), dtype))
+
+
+def as_eight_bits(tensor: Tensor, dtype: str) -> Map:
+    """Return the tensor rounded to a float of eight bits, which is held as float32: no other call computes in it."""
+    return mapped(
+        tensor.shape, "float32", lambda index: make("round", "float32", cast(tensor.at(index), "float32"), data=dtype)
+    )
 
 
 def _stored(value: Term, dtype: str) -> Term:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf, prod, sqrt
 
-from agents.playbook.compiler.lowering.calls import Call, combined, f, like, read, squeezed, wide
+from agents.playbook.compiler.lowering.calls import KEYWORD, Call, combined, f, like, read, squeezed, wide
 from agents.playbook.compiler.lowering.norms import softmax_of
 from agents.playbook.compiler.lowering.pointwise import converted
 from agents.playbook.compiler.lowering.reductions import Lowered, total
@@ -147,16 +147,14 @@ def per_axis(values: Sequence[int], rank: int) -> list[int]:
     return list(values) * rank if len(values) == 1 else list(values)
 
 
-def _attention(mask_at: int | None, causal_at: int) -> Callable[[Call], Lowered]:
+def _attention(mask_at: int, causal_at: int) -> Callable[[Call], Lowered]:
     def lower(call: Call) -> Lowered:
         query, key, value = (call.tensor(at) for at in range(3))
-        mask = None
-        if mask_at is not None:
-            mask = call.optional(mask_at, "attn_mask")
+        mask = call.optional(mask_at, "attn_mask")
         if call.argument(causal_at - 1, "dropout_p", 0.0) not in (0, 0.0):
             call.refuse("it drops values at random")
         given = call.node.kwargs.get("scale")
-        scale = 1 / sqrt(query.shape[-1]) if given is None else call.real(99, "scale")
+        scale = 1 / sqrt(query.shape[-1]) if given is None else call.real(KEYWORD, "scale")
         causal = call.flag(causal_at, "is_causal")
         return [attention((query, key, value), mask, scale, causal=causal)]
 
@@ -251,8 +249,8 @@ PRODUCTS: dict[str, Callable[[Call], Lowered]] = {
     "aten.baddbmm.default": _added_product,
     "aten.addmv.default": _added_product,
     "aten.convolution.default": _convolution,
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention(None, 4),
-    "aten._scaled_dot_product_flash_attention.default": _attention(None, 4),
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention(KEYWORD, 4),
+    "aten._scaled_dot_product_flash_attention.default": _attention(KEYWORD, 4),
     "aten._scaled_dot_product_efficient_attention.default": _attention(3, 6),
     "aten._scaled_dot_product_cudnn_attention.default": _attention(3, 6),
     "aten._scaled_dot_product_attention_math.default": _attention(3, 5),

@@ -225,7 +225,8 @@ def order_of(source: Tensor, axis: int, count: int, *, largest: bool) -> Tensor:
     return Map(shape, "int64", lambda index: found.at((*index[:axis], *index[axis + 1 :], index[axis])))
 
 
-def _picked(source: Tensor, axis: int, places: Tensor) -> Tensor:
+def picked(source: Tensor, axis: int, places: Tensor) -> Tensor:
+    """Return the elements of a tensor at positions along an axis."""
     return Map(
         places.shape,
         source.dtype,
@@ -238,7 +239,7 @@ def _topk(call: Call) -> Lowered:
     axis = wrapped(call.whole(2, "dim", -1), len(source.shape))
     largest = call.flag(3, "largest", default=True)
     places = order_of(source, axis, call.whole(1, "k"), largest=largest)
-    return [_picked(source, axis, places), places]
+    return [picked(source, axis, places), places]
 
 
 def _sort(call: Call) -> Lowered:
@@ -248,7 +249,7 @@ def _sort(call: Call) -> Lowered:
     axis = wrapped(call.whole(at, "dim", -1), len(source.shape))
     descending = call.flag(at + 1, "descending")
     places = order_of(source, axis, source.shape[axis], largest=descending)
-    return places if call.node.op.startswith("aten.argsort") else [_picked(source, axis, places), places]
+    return places if call.node.op.startswith("aten.argsort") else [picked(source, axis, places), places]
 
 
 def broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
@@ -256,15 +257,6 @@ def broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     rank = max(len(a), len(b))
     pairs = zip([*(1 for _ in range(rank - len(a))), *a], [*(1 for _ in range(rank - len(b))), *b], strict=True)
     return tuple(max(pair) for pair in pairs)
-
-
-def _cummax(kind: str) -> Callable[[Call], Lowered]:
-    def lower(call: Call) -> Lowered:
-        source = call.tensor(0)
-        axis = wrapped(call.whole(1, "dim"), len(source.shape))
-        return [Scan(source.shape, call.dtype, kind, axis, source.at)]
-
-    return lower
 
 
 def _cosine(call: Call) -> Lowered:
@@ -325,8 +317,6 @@ REDUCTIONS: dict[str, Callable[[Call], Lowered]] = {
     "aten.std_mean.correction": _variance(root=True, with_mean=True),
     "aten.cumsum.default": _scan("sum"),
     "aten.cumprod.default": _scan("prod"),
-    "aten.cummax.default": _cummax("max"),
-    "aten.cummin.default": _cummax("min"),
     "aten.topk.default": _topk,
     "aten.sort.default": _sort,
     "aten.sort.stable": _sort,

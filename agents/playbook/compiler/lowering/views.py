@@ -251,6 +251,7 @@ _VIEWS: dict[str, Callable[[Call, Shape], list[View]]] = {
     "aten.slice.Tensor": _slice,
     "aten.select.int": _select,
     "aten.split.Tensor": _split,
+    "aten.unsafe_split.Tensor": _split,
     "aten.split_with_sizes.default": _split,
     "aten.chunk.default": _split,
     "aten.unbind.int": _unbind,

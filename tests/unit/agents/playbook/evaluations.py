@@ -72,6 +72,8 @@ def match(
     target: Target = Target.CUDA,
     problem_hash: str = "1" * 64,
     score: float = 1.0,
+    operators: tuple[str, ...] = ("aten._softmax.default",),
+    shapes: tuple[tuple[int, ...], ...] = (),
 ) -> PoolMatch:
     entry = PoolEntry(
         id=f"entry-{number}",
@@ -79,7 +81,8 @@ def match(
         problem_name="an earlier problem",
         problem_hash=problem_hash,
         op_class="softmax",
-        operators=("aten._softmax.default",),
+        operators=operators,
+        shapes=shapes,
         target=target,
         policy=NumericsPolicy.FP32,
         dtype="float32",

@@ -14,6 +14,7 @@ from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import Target
 from cupilot.domain.strategy import Strategy
 from tests.unit.agents.playbook.briefings import briefing
+from tests.unit.agents.playbook.brought_graphs import brought
 from tests.unit.agents.playbook.emulation import run_cuda
 from tests.unit.agents.playbook.graphs_under_test import graphs, tiled
 from tests.unit.agents.playbook.nvrtc import compile_cuda
@@ -21,7 +22,8 @@ from tests.unit.agents.playbook.operators_under_test import Case, everything
 from tests.unit.agents.playbook.references import run_cpu, trace
 
 EPSILON = {torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float64: 2.0**-52}
-ALL = {**graphs(), **{f"template_{name}": case for name, case in list(everything().items())[::5]}}
+GRAPHS = {**graphs(), **brought()}
+ALL = {**GRAPHS, **{f"template_{name}": case for name, case in list(everything().items())[::5]}}
 """The compiler must compute what templates do as well: it takes over where a template refuses a size."""
 
 
@@ -69,9 +71,9 @@ def test_launches_on_the_cpu_compute_the_reference(name: str, builds: Path) -> N
         compare(result, mine.detach().contiguous(), exact)
 
 
-@pytest.mark.parametrize("name", list(graphs()))
+@pytest.mark.parametrize("name", list(GRAPHS))
 def test_launches_compile_for_cuda(name: str) -> None:
-    case = graphs()[name]
+    case = GRAPHS[name]
     facts, _ = trace(case.function, case.inputs, case.parameters)
     about = briefing(facts, Target.CUDA)
     kernel = agents().translator.translate(about, Strategy(techniques=()), None, 0)

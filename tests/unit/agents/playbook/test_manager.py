@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from agents.playbook import agents
 from agents.playbook.ladders import parse
 from agents.playbook.translator import with_defaults
 from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.pool import PoolMatch, operators, shapes
 from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.domain.roofline import Zone
 from cupilot.domain.strategy import Strategy, TechniqueUse, problems_with
@@ -97,6 +100,35 @@ def test_strategies_that_failed_on_this_problem_are_avoided() -> None:
     assert best.signature() not in signatures(same)
     assert best.signature() in signatures(elsewhere)
     assert best.signature() in signatures(blameless)
+
+
+def test_what_failed_or_was_slow_on_the_same_work_is_avoided_under_any_name() -> None:
+    """The same calls on the same shapes are the same work, whatever the file is called."""
+    brief = about("softmax")
+    first, second, *_ = (item.strategy for item in PLAYBOOK.manager.initial_strategies(brief, [], 4, 0))
+    same: dict[str, Any] = {"operators": operators(brief.facts), "shapes": shapes(brief.facts)}
+    failed = match(first, number=1, failure=FailureKind.TIMEOUT, **same)
+    fast = match(parse("grid_stride(blocks_per_unit=4): "), number=2, score=1.0, speedup=4.0, **same)
+    slow = match(second, number=3, score=9.0, speedup=0.9, **same)
+
+    def signatures(*entries: PoolMatch) -> list[str]:
+        found = PLAYBOOK.manager.initial_strategies(brief, entries, 8, 0)
+        return [item.strategy.signature() for item in found]
+
+    known = signatures(failed, fast, slow)
+    assert first.signature() not in known
+    assert second.signature() not in known
+    assert second.signature() in signatures(failed, slow), "slow only beside something fast"
+    other = match(first, number=1, failure=FailureKind.TIMEOUT, operators=operators(brief.facts), shapes=((2, 2),))
+    assert first.signature() in signatures(other)
+
+
+def test_what_won_on_the_same_work_comes_before_what_won_elsewhere() -> None:
+    brief = about("softmax")
+    here = match(parse("grid_stride(blocks_per_unit=4): "), number=1, score=1.0, problem_hash=brief.facts.problem_hash)
+    elsewhere = match(parse("grid_stride(blocks_per_unit=8): "), number=2, score=9.0)
+    found = PLAYBOOK.manager.initial_strategies(brief, [elsewhere, here], 8, 0)
+    assert [item.pool_entry for item in found[:2]] == ["entry-1", "entry-2"]
 
 
 def test_entries_of_another_target_and_unknown_techniques_are_left_out() -> None:

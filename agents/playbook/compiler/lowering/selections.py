@@ -1,0 +1,99 @@
+"""Calls that choose elements by their order or place: k-th values, medians, running extremes, buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agents.playbook.compiler.lowering.calls import Call, combined, is_float, reduced, squeezed, wrapped
+from agents.playbook.compiler.lowering.reductions import Lowered, axes_of, keeps, order_of, picked, result_of
+from agents.playbook.compiler.tensors import Index, Map, Reduce, Scan, Tensor
+from agents.playbook.compiler.terms import BOOL, Term, cast, compare, const, make, number, where
+
+
+def _kth(source: Tensor, axis: int, place: int) -> tuple[Tensor, Tensor]:
+    """Return value and position of the element at a place of the ascending order along an axis, which stays."""
+    order = order_of(source, axis, place + 1, largest=False)
+    shape = (*order.shape[:axis], 1, *order.shape[axis + 1 :])
+    places = Map(shape, "int64", lambda index: order.at((*index[:axis], number(place), *index[axis + 1 :])))
+    return picked(source, axis, places), places
+
+
+def _kthvalue(call: Call) -> Lowered:
+    source = call.tensor(0)
+    axis = wrapped(call.whole(2, "dim", -1), len(source.shape))
+    found = _kth(source, axis, call.whole(1, "k") - 1)
+    return list(found) if keeps(call, 3) else [squeezed(item, (axis,)) for item in found]
+
+
+def _median(call: Call) -> Lowered:
+    """Return the lower median and its position; NaN, and the first one's position, where there is any."""
+    source = call.tensor(0)
+    axis = wrapped(call.whole(1, "dim"), len(source.shape))
+    value, place = _kth(source, axis, (source.shape[axis] - 1) // 2)
+    if is_float(source.dtype):
+        top = reduced(source, (axis,), "max", source.dtype)
+        first = reduced(source, (axis,), "argmax", "int64")
+
+        def unless_nan(usual: Term, largest: Term, otherwise: Term) -> Term:
+            return where(compare("ne", largest, largest), otherwise, usual)
+
+        place = combined(place.shape, "int64", unless_nan, place, top, first)
+        value = combined(value.shape, source.dtype, unless_nan, value, top, top)
+    found = (value, place)
+    return list(found) if keeps(call, 2) else [squeezed(item, (axis,)) for item in found]
+
+
+def _running(kind: str) -> Callable[[Call], Lowered]:
+    """Return values and positions of the extremes so far, of the last where several are equal."""
+
+    def lower(call: Call) -> Lowered:
+        source = call.tensor(0)
+        if not source.shape:
+            call.refuse("its tensor has no dimension")
+        axis = wrapped(call.whole(1, "dim"), len(source.shape))
+        values = Scan(source.shape, source.dtype, kind, axis, source.at)
+
+        def place(index: Index) -> Term:
+            own = source.at(index)
+            hit = compare("eq", own, cast(values.at(index), own.dtype))
+            hit = make("or", BOOL, hit, compare("ne", own, own))
+            return where(hit, cast(index[axis], "int64"), const(-1, "int64"))
+
+        return [values, Scan(source.shape, "int64", "max", axis, place)]
+
+    return lower
+
+
+def _bucketize(call: Call) -> Lowered:
+    source, edges = call.tensor(0), call.tensor(1)
+    right = call.flag(3, "right")
+
+    def passed(index: Index, inner: Index) -> Term:
+        value, edge = source.at(index), edges.at(inner)
+        kind = "float64" if "float" in value.dtype + edge.dtype else "int64"
+        stops = compare("gt" if right else "ge", cast(edge, kind), cast(value, kind))
+        return where(stops, const(0, "int64"), const(1, "int64"))
+
+    count = Reduce(source.shape, "int64", "sum", edges.shape, "int64", passed)
+    return combined(call.shape, call.dtype, lambda x: cast(x, call.dtype), count)
+
+
+def _nansum(call: Call) -> Lowered:
+    source = call.tensor(0)
+    axes = axes_of(call, 1, len(source.shape))
+
+    def present(term: Term) -> Term:
+        return where(compare("ne", term, term), const(0, term.dtype), term)
+
+    return result_of(call, reduced(source, axes, "sum", source.register, present), axes, keeps(call, 2))
+
+
+SELECTIONS: dict[str, Callable[[Call], Lowered]] = {
+    "aten.kthvalue.default": _kthvalue,
+    "aten.median.dim": _median,
+    "aten.cummax.default": _running("max"),
+    "aten.cummin.default": _running("min"),
+    "aten.bucketize.Tensor": _bucketize,
+    "aten.nansum.default": _nansum,
+}
+"""Calls that choose elements by order."""

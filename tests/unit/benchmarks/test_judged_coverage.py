@@ -1,0 +1,46 @@
+"""A run that judges the playbook's kernels goes on where it stopped, and its page says what the record holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import judged_coverage, judged_coverage_page, records
+from cupilot.domain import problems
+
+ROWS = [
+    {"suite": "level1", "problem": "softmax", "kernel": "plain", "verdict": "audited", "speedup": [1.5, 2.0, 2.5]},
+    {"suite": "level1", "problem": "gelu", "kernel": "plain", "verdict": "rejected", "failure": "crash: a | b"},
+]
+
+
+def test_a_run_that_is_over_at_once_keeps_the_rows_that_there_are(tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    record.write_text(json.dumps({"problems": ROWS}))
+    options = ["--seconds", "-1", "--out", str(record), "--work-dir", str(tmp_path / "work")]
+    assert judged_coverage.main(options) == 1
+    assert json.loads(record.read_text())["problems"] == ROWS
+
+
+def test_a_problem_is_judged_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(problems, "names", lambda _suite=None: ["relu"])
+    record = tmp_path / "record.json"
+    options = ["--suites", "level1", "--out", str(record), "--work-dir", str(tmp_path / "work")]
+    assert judged_coverage.main(options) == 0
+    first = json.loads(record.read_text())
+    (row,) = first["problems"]
+    assert first["complete"]
+    assert row["verdict"] in ("audited", "reproduced")
+    assert row["speedup"][0] > 0
+    assert judged_coverage.main(options) == 0
+    assert json.loads(record.read_text()) == first, "nothing was judged again"
+
+
+def test_the_page_shows_what_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "read", lambda _: {"problems": ROWS})
+    text = judged_coverage_page.page()
+    assert f"2 of {len(problems.names())} problems were judged, and the kernels of 1 were audited or better" in text
+    assert "| level1 | softmax | plain | audited | 2.00 (1.50 to 2.50) |" in text
+    assert "| level1 | gelu | plain | rejected: crash: a \\| b |  |" in text
