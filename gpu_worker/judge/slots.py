@@ -27,6 +27,10 @@ _MULTIPLIER = 0x5851F42D4C957F2D
 _WORKSPACE_POISON = 0xFF
 """A byte that makes every float type NaN and every integer -1."""
 
+_OTHER_WORKSPACES = (0x00, 0x00, None)
+"""A workspace is poison in half of all launches, of which most mistakes show; else zeros, what the slot's last launch
+left (None), or a random byte: nothing is always there that a kernel could count on."""
+
 WATCHED_BYTES = 2**16
 """Of the inputs of all slots together: of 100 slots, a hundredth of one's input is changed unseen once in 700 times."""
 
@@ -159,14 +163,15 @@ class Slots:
         return None
 
     def poison(self, slot: int) -> None:
-        """Fill outputs with a random bit pattern (a NaN in floating types) and workspace with ones."""
+        """Fill outputs with a random bit pattern (a NaN in floating types), workspace with a drawn byte."""
         for spec in self._outputs:
             pattern = _pattern(spec.dtype)
             self._poisons[slot, spec.name] = pattern
             self._words(slot, spec).fill_(pattern)
         for name in self._workspace:
-            start = self._offsets[name]
-            self._rows[slot, start : start + self._sizes[name]].fill_(_WORKSPACE_POISON)
+            start, byte = self._offsets[name], _workspace_byte()
+            if byte is not None:
+                self._rows[slot, start : start + self._sizes[name]].fill_(byte)
 
     def untouched(self, slot: int) -> bool:
         """Return whether all of a slot's outputs are still what :meth:`poison` wrote."""
@@ -252,6 +257,13 @@ def _lay_out(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
 
 def _rounded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _workspace_byte() -> int | None:
+    """Draw what a workspace is filled with; None leaves it as it is."""
+    if secrets.randbelow(2):
+        return _WORKSPACE_POISON
+    return secrets.choice((*_OTHER_WORKSPACES, secrets.randbelow(256)))
 
 
 def _pattern(dtype: DType) -> int:

@@ -191,7 +191,23 @@ class ImportedRunner:
         results = [item for item in results if item is not None]
         check_results(results, outputs, self._signature.policy if self._signature else "")
         for output, item in zip(outputs, results, strict=True):
+            if any(_overlap(item, place) for place in outputs):
+                message = "forward returned memory that the judge reads its results from; return a tensor of your own"
+                raise RunnerError("policy_breach", message, code="output_aliased")
             output.copy_(item)
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether the ranges that two tensors span in memory overlap."""
+    (start, end), (first, last) = _span(one), _span(other)
+    return start < last and first < end
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return first and last address; strides are never negative."""
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start = tensor.data_ptr()
+    return start, start + (reach + 1) * tensor.element_size() if tensor.numel() else start
 
 
 def check_results(results: Sequence[Any], outputs: Sequence[torch.Tensor], policy: str) -> None:

@@ -106,6 +106,20 @@ def test_a_file_computes_with_what_lies_in_the_slot(tmp_path: Path) -> None:
         assert int(count) == 7  # a running statistic is the file's own copy
 
 
+@pytest.mark.parametrize("into", ["out", "torch.from_numpy(out.numpy())"])
+def test_the_judges_own_memory_is_no_result(into: str, tmp_path: Path) -> None:
+    """Its bytes would be right, and handing them over would take no time; an input may be returned as it is."""
+    place = "out = torch.as_strided(x, (2, 3), (3, 1), x.storage_offset() + 192)"
+    right = "x * self.layer.weight * self.scale + self.count"
+    aliased = FILE.replace(f"return {right}", f"{place}; out.copy_({right}); return {into}")
+    runner, _ = loaded(aliased, tmp_path)
+    with pytest.raises(RunnerError) as caught:
+        runner.run([0])
+    assert caught.value.details["code"] == "output_aliased"
+    runner, _ = loaded(FILE.replace(f"return {right}", "return x"), tmp_path)
+    assert runner.run([0]) >= 0.0
+
+
 def test_a_signature_says_the_same_on_the_other_side() -> None:
     assert Signature.from_json(SIGNATURE.as_json()) == SIGNATURE
     masked = replace(SIGNATURE, constructor=((float("-inf"), [float("inf")]), {}))

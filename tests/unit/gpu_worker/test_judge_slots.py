@@ -112,3 +112,15 @@ def test_a_changed_input_of_any_slot_is_seen(device: CpuJudgeDevice, share: floa
     watch = slots.watch([0, 1])
     slots.given(1)[1][2] = 1 << 40
     assert slots.changed(watch) == "label", "a short tensor is watched whole"
+
+
+def test_a_workspace_holds_nothing_that_is_always_there(slots: Slots) -> None:
+    start = slots.offsets()[0]["work"]
+    workspace = slots._arena.bytes[start : start + 100]
+    firsts = set()
+    for _ in range(200):
+        workspace.fill_(77)
+        slots.poison(0)
+        assert len(workspace.unique()) == 1
+        firsts.add(int(workspace[0]))
+    assert {0, 77, 255} < firsts

@@ -20,6 +20,7 @@ from cupilot.domain.evaluation import FailureKind
 from gpu_worker import channel as channels
 from gpu_worker.channel import Channel
 from gpu_worker.judge import runner_link
+from gpu_worker.judge.clocks import refuse_awake
 from gpu_worker.judge.runner_link import ANSWER_BYTES, DETAILS_BYTES, LOAD_BYTES, KernelFailed, RunnerLink
 from gpu_worker.messages import runner as messages
 from gpu_worker.runner import answered
@@ -219,3 +220,11 @@ def test_the_parts_of_an_order_are_drawn_anew_each_time() -> None:
     assert len(set(parts)) > 50
     assert all(sum(lengths) == 20 and min(lengths) > 0 for lengths in parts)
     assert runner_link.in_parts([7], chance) == [[7]]
+
+
+def test_a_runner_that_works_while_it_is_stopped_is_quarantined() -> None:
+    refuse_awake(0.0)
+    refuse_awake(1e-5)
+    with pytest.raises(KernelFailed, match="while it was stopped") as caught:
+        refuse_awake(1e-3)
+    assert caught.value.kind is FailureKind.CLOCK_MISMATCH
