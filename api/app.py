@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
-from api import errors, mcp
+from api import errors, mcp, single_sign_on
 from api.audit import AuditLog
 from api.documentation import DESCRIPTION, TAGS
 from api.examples import document_with_examples
@@ -77,6 +77,7 @@ def create_app(config: Settings | None = None) -> FastAPI:
     app.state.metrics = Metrics(app.state.database, config.metrics_seconds)
     app.state.hub = Hub(app.state.database, config.streams, config.streams_per_team)
     app.state.settings = config
+    app.state.provider = single_sign_on.provider_of(config)
     app.state.pool = StrategyPool(config.chroma_url, timeout=POOL_SECONDS, rest=POOL_REST_SECONDS)
     for module in (
         jobs,

@@ -47,7 +47,8 @@ class AuditLog:
         async def recorded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if (scope["method"] not in READING and scope["path"] != TOOLS) or status in NOT_ALLOWED:
+                changed = scope["method"] not in READING or scope["state"].get("changes")
+                if (changed and scope["path"] != TOOLS) or status in NOT_ALLOWED:
                     await run_in_threadpool(self._record, scope, _fields(scope, message, status))
             await send(message)
 

@@ -1,10 +1,15 @@
-"""An example of each request body, for people and for models that read the OpenAPI document. Adds them, checks none."""
+"""An example of each request body, for people and for models that read the OpenAPI document. Adds them, checks none.
+
+Those of answers are made from their schemas: :mod:`api.response_examples`.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fastapi import FastAPI
+
+from api.response_examples import add_response_examples
 
 SOURCE = """import torch
 
@@ -44,6 +49,7 @@ def document_with_examples(app: FastAPI) -> None:
         for (method, path), body in BODIES.items():
             content = document["paths"][path][method]["requestBody"]["content"]["application/json"]
             content["example"] = body
+        add_response_examples(document)
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -48,6 +48,8 @@ class CheckedSettings(Protocol):
     metrics_token: SecretStr | None
     webhook_networks: str
     trusted_proxies: str
+    oidc_issuer: str | None
+    oidc_redirect_url: str | None
     heartbeat_seconds: float
     lease_seconds: float
     visibility_timeout_seconds: int
@@ -73,7 +75,7 @@ def unsafe(settings: CheckedSettings) -> list[str]:
         wrong.append(f"CUPILOT_METRICS_TOKEN is shorter than {LEAST_TOKEN_LENGTH} characters")
     if settings.log_level == "DEBUG":
         wrong.append("CUPILOT_LOG_LEVEL is DEBUG: libraries then log what they send")
-    return [*wrong, *_networks(settings), *_times(settings)]
+    return [*wrong, *_provider(settings), *_networks(settings), *_times(settings)]
 
 
 def check_environment(role: str, environment: Mapping[str, str]) -> None:
@@ -94,6 +96,14 @@ def check_model_urls(urls: Iterable[str]) -> None:
             f"production refuses to send keys and prompts to {', '.join(wrong)} without TLS",
             hint="use https in CUPILOT_LLM_API_BASE or the models file, or a private address or name (.internal, .svc)",
         )
+
+
+def _provider(settings: CheckedSettings) -> Iterator[str]:
+    if settings.oidc_issuer is None:
+        return
+    for name in ("oidc_issuer", "oidc_redirect_url"):
+        if urlsplit(getattr(settings, name) or "").scheme != "https":
+            yield f"CUPILOT_{name.upper()} is no https address: who signs in could be another"
 
 
 def _networks(settings: CheckedSettings) -> Iterator[str]:

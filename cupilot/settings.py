@@ -44,6 +44,16 @@ class Settings(BaseSettings):
     max_body_bytes: int = 1_048_576
     """A job request is a problem file (at most 256 KiB) and a few numbers."""
 
+    oidc_issuer: str | None = None
+    """Identity provider whose people may sign in to the pages, if they are users here; none without it."""
+    oidc_client_id: str | None = None
+    oidc_client_secret: SecretStr | None = None
+    """None for a public client: PKCE alone."""
+    oidc_redirect_url: str | None = None
+    """``https://HOST/ui/sso/callback`` as the provider knows it; None for the address that the browser asked."""
+    oidc_name: str = "single sign-on"
+    """What the button says after "Sign in with"."""
+
     rate_limit_key: int = Field(default=1_200, ge=0)
     """Requests a minute of one API key; 0 for no limit."""
     rate_limit_address: int = Field(default=300, ge=0)
@@ -131,6 +141,12 @@ class Settings(BaseSettings):
     def _networks_are_networks(cls, text: str) -> str:
         networks(text)
         return text
+
+    @model_validator(mode="after")
+    def _provider_is_whole(self) -> Settings:
+        if (self.oidc_issuer is None) != (self.oidc_client_id is None):
+            raise ValueError("CUPILOT_OIDC_ISSUER and CUPILOT_OIDC_CLIENT_ID go together")
+        return self
 
     @model_validator(mode="after")
     def _safe_in_production(self) -> Settings:

@@ -56,7 +56,7 @@ def _change(session: Session, caller: Caller, job: UUID, fields: Form) -> None:
 
 
 def _pin(session: Session, caller: Caller, job: UUID, fields: Form) -> None:
-    steering.pin(session, caller.team_id, job, _needed(fields, "candidate"), caller.user)
+    steering.pin(session, caller.team_id, job, fields.needed("candidate"), caller.user)
 
 
 def _ban(session: Session, caller: Caller, job: UUID, fields: Form) -> None:
@@ -69,7 +69,7 @@ def _ban(session: Session, caller: Caller, job: UUID, fields: Form) -> None:
 
 
 def _inject(session: Session, caller: Caller, job: UUID, fields: Form) -> None:
-    names = _needed(fields, "techniques").replace(",", " ").split()
+    names = fields.needed("techniques").replace(",", " ").split()
     strategy = Strategy(
         techniques=tuple(TechniqueUse(id=name) for name in names), rationale=fields.text("rationale") or "by hand"
     )
@@ -163,10 +163,3 @@ def undrain(session: Transaction, caller: Actor, fields: Fields) -> Response:
     caller.needs_cluster_admin()
     end_drain(session, fields.text("scope") or SERVICE)
     return seen("/operations")
-
-
-def _needed(fields: Form, name: str) -> str:
-    value = fields.text(name)
-    if value is None:
-        raise InvalidInput(f"fill in {name}", where=name)
-    return value

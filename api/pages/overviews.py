@@ -1,4 +1,4 @@
-"""Pages over many jobs: leaderboards, pool, experiments, cluster, team, audit log, operations."""
+"""Pages over many jobs: leaderboards, pool, experiments, cluster, audit log, operations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from cupilot.reports.champion import summary
 from cupilot.reports.figures import FigureName
 from cupilot.reports.figures import figure as drawing
 from cupilot.schemas import ExperimentRequest, PoolStatistics, ProblemInput, TechniqueStatistics
-from cupilot.storage.db.tables.people import Team
 from cupilot.storage.experiments import views as experiments
 from cupilot.storage.experiments.experiments import cancel_experiment
 from cupilot.storage.experiments.report import experiment_report
@@ -33,7 +32,7 @@ from cupilot.storage.jobs import timelines
 from cupilot.storage.jobs.steering_views import quota_view
 from cupilot.storage.operations.views import backlogs, quarantine
 from cupilot.storage.people.audit import AuditFilter, list_entries
-from cupilot.storage.people.people import keys_for, members_of, teams_for
+from cupilot.storage.people.people import teams_for
 from cupilot.storage.pool import views as pool_views
 from cupilot.storage.pool.leaderboards import BoardViewer, leaderboard, list_leaderboards
 from cupilot.storage.pool.search import search
@@ -206,19 +205,6 @@ def cluster(session: Transaction, caller: Visitor) -> Response:
         cluster=cluster_view(session),
         backlogs=backlogs(session) if caller.rules else [],
         used=_days(timelines.gpu_days(session)),
-    )
-
-
-@router.get("/team")
-def team_page(session: Transaction, caller: Visitor) -> Response:
-    """Show the team's quota and use, its members and its keys."""
-    return page(
-        "team",
-        caller,
-        quota=quota_view(session, caller.team_id),
-        used=_days(timelines.gpu_days(session, caller.team_id)),
-        members=members_of(session, session.get_one(Team, caller.team_id)),
-        keys=keys_for(session, caller),
     )
 
 

@@ -8,9 +8,11 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from api.pages import actions, overviews, submission, work
-from api.pages.visits import COOKIE, HEADERS, HOME, SIGN_IN, SIGNED_IN_SECONDS, PageRoute, asset, page, same_site
+from api.dependencies import Transaction
+from api.pages import actions, overviews, sso, submission, team, work
+from api.pages.visits import COOKIE, HEADERS, HOME, SIGN_IN, PageRoute, asset, page, remember, same_site
 from cupilot.domain.errors import InvalidInput, NotFound
+from cupilot.storage.people.identities import close_session
 from cupilot.storage.people.teams import identify
 
 MEDIA_TYPES = {"style.css": "text/css", "cockpit.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -37,9 +39,9 @@ async def llms() -> Response:
 
 
 @router.get("/login")
-def sign_in() -> Response:
-    """Show the form for a key."""
-    return page("login", None, complaint=None)
+def sign_in(request: Request) -> Response:
+    """Show the form for a key, and the way to single sign-on where that is set up."""
+    return _sign_in(request)
 
 
 @router.post("/login", dependencies=[Depends(same_site)])
@@ -55,18 +57,18 @@ async def signed_in(request: Request) -> Response:
             return bool(secret) and identify(session, secret) is not None
 
     if not await run_in_threadpool(known):
-        return page("login", None, status=401, complaint="The key is unknown, has expired or was revoked.")
+        return _sign_in(request, "The key is unknown, has expired or was revoked.")
     answer = RedirectResponse(HOME, 303, headers=HEADERS)
-    secure = request.url.scheme == "https" or request.app.state.settings.environment == "production"
-    answer.set_cookie(
-        COOKIE, secret, max_age=SIGNED_IN_SECONDS, path=HOME, httponly=True, samesite="strict", secure=secure
-    )
+    remember(answer, request, secret)
     return answer
 
 
 @router.post("/logout", dependencies=[Depends(same_site)])
-def sign_out() -> Response:
-    """Forget the key."""
+def sign_out(request: Request, session: Transaction) -> Response:
+    """Forget the key; one that single sign-on made opens nothing any more."""
+    caller = identify(session, request.cookies.get(COOKIE, ""))
+    if caller is not None:
+        close_session(session, caller.key_id)
     answer = RedirectResponse(SIGN_IN, 303, headers=HEADERS)
     answer.delete_cookie(COOKIE, path=HOME)
     return answer
@@ -80,5 +82,10 @@ async def static(digest: str, name: str) -> Response:  # noqa: ARG001 - another 
     return Response(asset(name)[0], media_type=MEDIA_TYPES[name], headers=CACHED)
 
 
-ROUTERS = (front, router, work.router, actions.router, submission.router, overviews.router)
+def _sign_in(request: Request, complaint: str | None = None) -> Response:
+    single = request.app.state.settings.oidc_name if request.app.state.provider else None
+    return page("login", None, status=401 if complaint else 200, complaint=complaint, single=single)
+
+
+ROUTERS = (front, router, sso.router, work.router, actions.router, submission.router, overviews.router, team.router)
 """Every room of the pages, for the application."""

@@ -152,6 +152,13 @@ class Form(dict[str, str]):
             raise InvalidInput(f"{name} is too long, or holds the character U+0000", where=name)
         return value
 
+    def needed(self, name: str) -> str:
+        """Return a field that must be filled in."""
+        value = self.text(name)
+        if value is None:
+            raise InvalidInput(f"fill in {name}", where=name)
+        return value
+
     def given(self, **kinds: Callable[[str], Any]) -> dict[str, Any]:
         """Return the fields that were filled in, each read by its kind; InvalidInput where that cannot be."""
         read: dict[str, Any] = {}
@@ -200,6 +207,24 @@ def page(
         .render(caller=caller, home=HOME, section=SECTIONS.get(name, name), events=events, poll=poll, **shown)
     )
     return HTMLResponse(text, status, headers=HEADERS)
+
+
+def is_secure(request: Request) -> bool:
+    """Return whether cookies go over TLS only."""
+    return request.url.scheme == "https" or request.app.state.settings.environment == "production"
+
+
+def remember(answer: Response, request: Request, secret: str) -> None:
+    """Keep a valid key in the cookie: whoever brings it is signed in."""
+    answer.set_cookie(
+        COOKIE,
+        secret,
+        max_age=SIGNED_IN_SECONDS,
+        path=HOME,
+        httponly=True,
+        samesite="strict",
+        secure=is_secure(request),
+    )
 
 
 def seen(path: str) -> Response:

@@ -33,6 +33,6 @@ def _load() -> Callable[[], object]:
         if package == "cupilot":
             raise
         sys.exit(
-            f"error: the command line needs {package}, which is not installed\n  hint: pip install 'cupilot[client]'"
+            f"error: the command line needs {package}, which is not installed\n  next: pip install 'cupilot[client]'"
         )
     return app

@@ -43,7 +43,7 @@ def try_each(as_json: Json = False) -> None:
         typer.echo(json.dumps({"error": report.error, "checks": list(report.checks)}, indent=2))
     elif report.error:
         typer.echo(f"error: {clean(report.error)}", err=True)
-        typer.echo("  hint: set CUPILOT_LLM_MODEL, see docs/models.md", err=True)
+        typer.echo("  next: set CUPILOT_LLM_MODEL, see docs/models.md", err=True)
     else:
         for check in report.checks:
             state = "ok" if check["works"] else "fails"

@@ -39,6 +39,15 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+NEXT = {
+    Exit.FAILED: "cupilot list shows your team's jobs, cupilot whoami what your key may do",
+    Exit.USAGE: "the command with --help lists what it takes, with examples",
+    Exit.UNREACHABLE: "cupilot doctor checks this machine; cupilot up --detach starts a service here",
+    Exit.NOT_FOUND: "cupilot list shows your team's jobs",
+}
+"""What to do after an error that does not say it itself."""
+
+
 def exit_of(job: JobView) -> Exit:
     """Return the exit code of a job's final state; 0 for a job that is not final."""
     lost = job.state in ("failed", "cancelled") or job.best is None
@@ -63,11 +72,13 @@ def outcome(context: typer.Context) -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        _show(error, as_json=context.meta.get(_AS_JSON, False))
-        raise typer.Exit(_code_of_answer(error)) from error
+        code = _code_of_answer(error)
+        _show(error, code, as_json=context.meta.get(_AS_JSON, False))
+        raise typer.Exit(code) from error
     except CupilotError as error:
-        _show(error, as_json=context.meta.get(_AS_JSON, False))
-        raise typer.Exit(_code_of_error(error)) from error
+        code = _code_of_error(error)
+        _show(error, code, as_json=context.meta.get(_AS_JSON, False))
+        raise typer.Exit(code) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(Exit.INTERRUPTED) from error
 
@@ -90,7 +101,7 @@ def _code_of_error(error: CupilotError) -> Exit:
     return Exit.USAGE if error.status == 422 else Exit.FAILED
 
 
-def _show(error: ApiError | CupilotError, *, as_json: bool) -> None:
+def _show(error: ApiError | CupilotError, exit_code: Exit, *, as_json: bool) -> None:
     request_id = getattr(error, "request_id", None)
     if as_json:
         fields = {name: getattr(error, name) for name in ("code", "message", "hint", "where")}
@@ -99,6 +110,5 @@ def _show(error: ApiError | CupilotError, *, as_json: bool) -> None:
     typer.echo(f"error: {clean(error.message)}", err=True)
     if error.where:
         typer.echo(f"  where: {clean(error.where)}", err=True)
-    if error.hint:
-        typer.echo(f"  hint: {clean(error.hint)}", err=True)
+    typer.echo(f"  next: {clean(error.hint or NEXT[exit_code])}", err=True)
     typer.echo(f"  code: {clean(error.code)}" + (f", request {clean(request_id)}" if request_id else ""), err=True)

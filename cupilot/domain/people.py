@@ -72,6 +72,16 @@ class ClusterAdminOnly(Forbidden):
     code = "cluster_admin_only"
 
 
+class Identity(Value):
+    """Whom an identity provider vouches for."""
+
+    issuer: str
+    subject: str
+    """Names the person at the issuer for ever; addresses may be given to others."""
+    email: str | None = None
+    """Only an address that the issuer has verified."""
+
+
 class Caller(Value):
     """Caller of a request: a key, its user, and the team that the key is for."""
 

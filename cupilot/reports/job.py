@@ -83,6 +83,8 @@ def next_steps(job: JobView, evaluation: Evaluation) -> list[str]:
         return _steps_of_import(job, evaluation)
     eager = evaluation.comparison(Baseline.EAGER)
     steps = _search_steps(job, floor_share(evaluation)) + _policy_steps(job, evaluation)
+    if eager is not None and eager.speedup.low <= 1.0:
+        steps = _why_not_faster(job, evaluation, eager.baseline_us.median) + steps
     if eager is not None and eager.speedup.low <= 1.0 <= eager.speedup.high:
         steps.insert(0, "Measure on a quieter machine: the interval is too wide to say which of the two is faster.")
     if job.agents is AgentKind.PLAYBOOK and job.final and (floor_share(evaluation) or 0.0) < NEAR_FLOOR:
@@ -91,6 +93,16 @@ def next_steps(job: JobView, evaluation: Evaluation) -> list[str]:
         steps.append("Run the job again before relying on the number: it was not reproduced in fresh processes.")
     steps.append("Start the next job on a similar operator: it begins from what this one taught the strategy pool.")
     return steps
+
+
+def _why_not_faster(job: JobView, evaluation: Evaluation, baseline_us: float) -> list[str]:
+    """Say how much PyTorch leaves to gain, where the kernel is not faster."""
+    known = _placed_time(evaluation)
+    if known is None or known[0].floor_us <= 0:
+        return []
+    gain = f"PyTorch takes {baseline_us / known[0].floor_us:.2f} times the bound here, which is all there is to gain"
+    elsewhere = " on this CPU; a GPU has a bound of its own" if job.target is Target.CPU else ""
+    return [f"Expect little of this operator: {gain}{elsewhere}. Several operators in one problem leave more."]
 
 
 def _steps_of_import(job: JobView, evaluation: Evaluation) -> list[str]:

@@ -378,8 +378,13 @@ def _shortened(selection: Selection | None) -> Selection | None:
 
 def _outputs(result: Any) -> list[torch.Tensor]:
     tensors = [leaf for leaf in pytree.tree_leaves(result) if leaf is not None]
-    if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
-        raise UnusableReference("forward must return a tensor, or a list or tuple of tensors")
+    others = [leaf for leaf in tensors if not isinstance(leaf, torch.Tensor)]
+    if not tensors or others:
+        within = f" with a {type(others[0]).__name__} in it" if others and others[0] is not result else ""
+        kind = "None" if result is None else f"a {type(result).__name__}"
+        raise UnusableReference(
+            f"forward must return a tensor, or tensors alone in a list, tuple or dict; it returns {kind}{within}"
+        )
     return tensors
 
 

@@ -45,7 +45,7 @@ def test_values_and_fallback(package: ModuleType, monkeypatch: pytest.MonkeyPatc
     calls = launches_of(package, monkeypatch)
     fast, slow, arguments = _models(package)
     with torch.no_grad():
-        assert fast.why_not(*arguments) is None
+        assert fast.why_not(*arguments) == []
         _same(fast(*arguments), slow(*arguments))
         assert len(calls) == 1
         halves = [tensor[: tensor.shape[0] // 2] for tensor in arguments]

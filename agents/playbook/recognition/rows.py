@@ -267,7 +267,8 @@ class Interpreter:
 def recognise_pointwise(view: View) -> Pointwise:
     """Return the graph as one pointwise expression; raises NoTemplate."""
     if len(view.outputs) != 1:
-        raise refuse(view.facts, f"it returns {len(view.outputs)} tensors")
+        several = f"it returns a tuple, list or dict of {len(view.outputs)} tensors, and this template writes one"
+        raise refuse(view.facts, f"{several}: return one, or let a model write the kernel (--agents llm)")
     output = view.output_specs[0]
     require_float32(view.facts, output)
     machine = Interpreter(view, output.shape, axes=())

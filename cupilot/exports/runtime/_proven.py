@@ -143,27 +143,36 @@ class ProvenForward:
         structure = self._built.result
         return outputs[0] if structure is None else pytree.tree_unflatten(list(outputs), structure)
 
-    def why_not(self, *args: Any) -> str | None:
-        """Return why the kernel would not be used for these arguments; None where it would be."""
+    def why_not(self, *args: Any) -> list[str]:
+        """Return every reason why the kernel would not be used for these arguments; none where it would be."""
         if self._why_not is not None:
-            return self._why_not
+            return [self._why_not]
         tensors = self._tensors(args)
         if tensors is None:
-            return "forward's arguments are not built as those that the kernel was proven for"
-        device = tensors[0].device
-        reason = outside(type(self).spec, tensors) or type(self).trouble(str(device))
-        if reason is None and self._left_to_the_reference(tensors):
-            reason = "a gradient is required, autocast is on, or the module is in another mode"
-        return reason
+            return ["forward's arguments are not built as those that the kernel was proven for"]
+        cls, device = type(self), tensors[0].device
+        reasons = [outside(cls.spec, tensors), cls.trouble(str(device))]
+        if self._needs_a_gradient(tensors):
+            reasons.append("a gradient is required: call it under torch.no_grad()")
+        if self._is_cast(device):
+            reasons.append("autocast is on, and the kernel was not proven under the policy half")
+        if self._is_in_another_mode():
+            reasons.append("the module is in evaluation mode, and the kernel was proven in training mode")
+        return [reason for reason in reasons if reason is not None]
+
+    def _needs_a_gradient(self, tensors: list[torch.Tensor]) -> bool:
+        wanted = type(self).differentiable and torch.is_grad_enabled()
+        return wanted and any(tensor.requires_grad for tensor in tensors)
+
+    def _is_cast(self, device: torch.device) -> bool:
+        return torch.is_autocast_enabled(device.type) and type(self).spec["policy"] != "half"
+
+    def _is_in_another_mode(self) -> bool:
+        return bool(type(self).spec["depends_on_mode"]) and not self.training  # type: ignore[attr-defined]
 
     def _left_to_the_reference(self, tensors: list[torch.Tensor]) -> bool:
-        cls = type(self)
-        if cls.differentiable and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            return True
-        device = tensors[0].device
-        if torch.is_autocast_enabled(device.type) and cls.spec["policy"] != "half":
-            return True
-        if cls.spec["depends_on_mode"] and not self.training:  # type: ignore[attr-defined]
+        cls, device = type(self), tensors[0].device
+        if self._needs_a_gradient(tensors) or self._is_cast(device) or self._is_in_another_mode():
             return True
         if torch.compiler.is_compiling() or not self._proof.covers(tensors):
             return outside(cls.spec, tensors) is not None or cls.trouble(str(device)) is not None

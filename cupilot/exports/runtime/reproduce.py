@@ -7,6 +7,7 @@ counts and its speedup agrees, 1 the speedup differs, 2 the kernel does not coun
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -16,12 +17,17 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 AGREES = 0.05
 """Medians this close (relative) agree, though their intervals do not touch: drivers move times by this."""
+NEEDED = f"""not measured: this needs cuPilot's judge, the module gpu_worker, which {sys.executable} does not have
+  next: in a checkout of cuPilot run  make install  and then  .venv/bin/python {HERE / "reproduce.py"}"""
 COUNTS = ("audited", "reproduced")
 
 
 def main() -> int:
     """Measure the kernel, compare with the record, and print the outcome."""
     options = _options()
+    if importlib.util.find_spec("gpu_worker") is None:
+        print(NEEDED)
+        return 3
     recorded = _read("evaluation.json")
     measured = measure(recorded, options)
     if measured is None:

@@ -21,6 +21,7 @@ from cupilot.storage.db.changes import note
 from cupilot.storage.db.engine import notify
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.people import ApiKey, Membership, Team, User
+from cupilot.storage.people.identities import forget_identities
 from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
 
 
@@ -174,6 +175,8 @@ def change_person(session: Session, user: User, *, cluster_admin: bool | None, d
         user.cluster_admin = cluster_admin
     if disabled is not None:
         user.disabled_at = func.now() if disabled else None
+    if disabled:
+        forget_identities(session, user)
     session.flush()
     session.refresh(user)
     return user

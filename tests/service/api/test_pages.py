@@ -153,6 +153,8 @@ def test_every_page_shows_a_job_that_was_evolved(browser: httpx.Client, job: str
         "/ui/audit",
         "/ui/operations",
         "/ui/login",
+        "/ui/sso",
+        "/ui/sso/callback",
         "/ui/static/{digest}/{name}",
         "/ui/leaderboards/{problem}",
     }
@@ -385,3 +387,70 @@ def test_what_others_wrote_is_text_in_operations_too(world: World, team: Team, o
     shown(olga, f"/ui?{httpx.QueryParams(team=evil)}")
     with world.database.transaction() as session:
         end_drain(session, evil)
+
+
+def test_an_admin_decides_on_the_team_page_who_is_in_the_team(world: World, team: Team, browser: httpx.Client) -> None:
+    name = team.http.get("/v1/me").json()["team"]
+    page = browser.post("/ui/team/invitations", data={"role": "viewer", "expires_days": "3"})
+    invitation = re.search(r"cpi_[\w-]{20,}", page.text)
+    assert invitation
+    Page(page.text)
+    with world.database.transaction() as session:
+        guest = ensure_user(session, f"guest-{uuid.uuid4()}")
+        home = ensure_team(session, f"team-{uuid.uuid4()}")
+        set_role(session, home, guest, Role.MEMBER)
+        guest_name, (_, secret) = guest.name, create_api_key(session, home, "test", user=guest, scope=Scope.SUBMIT)
+    joined = world.http(secret).post("/v1/invitations/accept", json={"secret": invitation[0]}).json()
+    assert (joined["team"], joined["role"]) == (name, "viewer")
+    assert guest_name in shown(browser, "/ui/team")
+    assert browser.post("/ui/team/members", data={"user": guest_name, "role": "member"}).status_code == 303
+    members = {one["name"]: one["role"] for one in team.http.get(f"/v1/teams/{name}/members").json()["items"]}
+    assert members[guest_name] == "member"
+    assert browser.post("/ui/team/accounts", data={"name": "nightly", "role": "member"}).status_code == 303
+    for gone in (guest_name, "nightly"):
+        assert browser.post("/ui/team/members", data={"user": gone, "action": "remove"}).status_code == 303
+        assert browser.post("/ui/team/members", data={"user": gone, "action": "remove"}).status_code == 404
+    assert browser.post("/ui/team/members", data={"user": "", "action": "remove"}).status_code == 422
+    assert browser.post("/ui/team/invitations", data={"role": "king"}).status_code == 422
+
+
+def test_keys_are_made_shown_once_and_revoked_on_the_team_page(world: World, browser: httpx.Client) -> None:
+    page = browser.post("/ui/team/keys", data={"name": "laptop", "scope": "read", "expires_days": "5"})
+    secret = re.search(r"cpk_\w{8}_[\w-]{32,}", page.text)
+    assert secret
+    reader = visit(world, secret[0])
+    assert "This key only reads" in shown(reader, "/ui/team")
+    assert secret[0] not in shown(browser, "/ui/team")
+    for path, data in (
+        ("keys", {"name": "more", "scope": "admin"}),
+        ("keys/revoke", {"key": secret[0][:12]}),
+        ("members", {"user": "anybody", "role": "admin"}),
+        ("invitations", {}),
+        ("accounts", {"name": "nightly"}),
+        ("quota", {"weight": "5"}),
+    ):
+        assert reader.post(f"/ui/team/{path}", data=data).status_code == 403, path
+        foreign = browser.post(f"/ui/team/{path}", data=data, headers={"Sec-Fetch-Site": "cross-site"})
+        assert foreign.status_code == 403, path
+    assert browser.post("/ui/team/keys/revoke", data={"key": secret[0][:12]}).status_code == 303
+    assert reader.get("/ui/team").status_code == 303
+
+
+def test_only_cluster_admins_set_quotas_on_the_team_page(world: World, browser: httpx.Client) -> None:
+    assert "Models, USD" not in shown(browser, "/ui/team")
+    assert browser.post("/ui/team/quota", data={"weight": "5"}).status_code == 403
+    admin = world.cluster_admin()
+    ruler = visit(world, admin.key)
+    assert "Models, USD" in shown(ruler, "/ui/team")
+    limits = {"weight": "2.5", "max_running_jobs": "3", "gpu_seconds": "", "model_usd": "12.5", "period": "week"}
+    assert ruler.post("/ui/team/quota", data=limits).status_code == 303
+    quota = admin.http.get("/v1/quota").json()
+    assert quota["weight"] == 2.5
+    assert quota["quota"] == {
+        "max_running_jobs": 3,
+        "max_queued_jobs": None,
+        "gpu_seconds": None,
+        "model_usd": 12.5,
+        "period": "week",
+    }
+    assert ruler.post("/ui/team/quota", data={"max_running_jobs": "-1"}).status_code == 422

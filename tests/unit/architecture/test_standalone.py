@@ -213,7 +213,7 @@ def test_processes_load_nothing_that_only_others_need() -> None:
 def test_the_command_line_without_its_extra_names_the_extra() -> None:
     done = run_commands([["--help"], ["doctor"], ["list"]], blocked({"pydantic"}))
     assert done.stdout.splitlines() == ["exit status 1"] * 3
-    missing = "error: the command line needs typer, which is not installed\n  hint: pip install 'cupilot[client]'\n"
+    missing = "error: the command line needs typer, which is not installed\n  next: pip install 'cupilot[client]'\n"
     assert done.stderr == 3 * missing
 
 

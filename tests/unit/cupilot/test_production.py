@@ -21,6 +21,9 @@ SAFE = {
     "database_url": "postgresql+psycopg2://cupilot:Zx81kq@db:5432/cupilot",
     "redis_url": "redis://:Zx81kq@redis:6379/0",
     "metrics_token": "0123456789abcdef",
+    "oidc_issuer": "https://id.example.org",
+    "oidc_client_id": "cupilot",
+    "oidc_redirect_url": "https://cupilot.example.org/ui/sso/callback",
 }
 
 
@@ -45,6 +48,7 @@ def test_safe_settings_start() -> None:
         ("webhook_networks", "::1/128"),
         ("trusted_proxies", "*"),
         ("trusted_proxies", "10.0.0.1, 0.0.0.0/0"),
+        ("oidc_redirect_url", "http://cupilot.example.org/ui/sso/callback"),
         ("heartbeat_seconds", "20"),
         ("visibility_timeout_seconds", "300"),
     ],

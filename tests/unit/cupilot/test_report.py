@@ -128,6 +128,15 @@ def test_an_interval_around_one_asks_for_a_quieter_machine() -> None:
     assert "quieter machine" in steps[0]
 
 
+def test_a_kernel_that_is_not_faster_is_told_what_there_is_to_gain() -> None:
+    slower = _evaluation(_comparison(_interval(0.80, 0.85, 0.90)), floor_us=10.0)
+    (told,) = [step for step in next_steps(_job(target="cpu"), slower) if "all there is to gain" in step]
+    assert f"{slower.comparisons[0].baseline_us.median / 10.0:.2f} times the bound" in told
+    assert "a GPU has a bound of its own" in told
+    faster = _evaluation(_comparison(_interval(1.1, 1.2, 1.3)))
+    assert not [step for step in next_steps(_job(), faster) if "to gain" in step]
+
+
 def test_tensor_cores_are_advised_only_where_they_could_help() -> None:
     def advised(**changes: Any) -> bool:
         return any("tensor cores" in step for step in next_steps(_job(**changes), _evaluation()))

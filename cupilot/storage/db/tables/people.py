@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from datetime import date, datetime
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Identity, Index, String, Text, text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Identity, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -78,6 +78,19 @@ class Invitation(Base):
     expires_at: Mapped[datetime]
     used_at: Mapped[datetime | None]
     used_by: Mapped[str | None] = mapped_column(String(100))
+
+
+class UserIdentity(Base):
+    """The subject of an identity provider that signs in as a user."""
+
+    __tablename__ = "user_identities"
+    __table_args__ = (UniqueConstraint("issuer", "subject"), UniqueConstraint("user_id", "issuer"))
+
+    id: Mapped[uuid.UUID] = id_column()
+    issuer: Mapped[str] = mapped_column(Text)
+    subject: Mapped[str] = mapped_column(Text)
+    user_id: Mapped[uuid.UUID] = fk("users.id", index=False)
+    created_at: Mapped[datetime] = now_column()
 
 
 class ApiKey(Base):
