@@ -174,7 +174,7 @@ class Work(Value):
     parent: Attempt | None = None
     """The kernel to begin from; None where there is none."""
     trials: tuple[Attempt, ...] = ()
-    """What was measured so far, oldest first."""
+    """Kernels measured so far, oldest first."""
     examples: tuple[Example, ...] = ()
     """Kernels of similar problems."""
 
@@ -185,7 +185,7 @@ class Work(Value):
 
 
 class Turn(Value):
-    """What came of an agent's turn."""
+    """Result of an agent's turn."""
 
     book: AgentBook
     draft: Draft | None = None

@@ -73,7 +73,7 @@ class Translate:
     parents: Sequence[Attempt]
     """The kernels to start from, the fitter first; none for the first generation."""
     lessons: Sequence[Lesson] = ()
-    """What changes of kernels were worth on similar problems."""
+    """Changes of kernels on similar problems, with their worth."""
 
     @classmethod
     def read(cls, candidate: CandidateReader) -> Self:

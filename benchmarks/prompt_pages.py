@@ -23,7 +23,8 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from agents.interface import Attempt, Briefing, Example, WriteInput
+from agents.interface import Attempt, Briefing, Example, Work, WriteInput
+from agents.llm.agent import LlmAgent
 from agents.llm.alignment import AligningTranslator
 from agents.llm.engineer import LlmEngineer
 from agents.llm.gateway import Gateway, Question
@@ -34,8 +35,11 @@ from agents.llm.translator import LlmTranslator
 from agents.playbook import agents as playbook
 from benchmarks import evolved
 from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Verdict
+from cupilot.domain.evolution.agentic import AgentLimits
+from cupilot.domain.evolution.notes import AgentBook
 from cupilot.domain.evolution.population import Operator
 from cupilot.domain.hardware import Device, Peaks
+from cupilot.domain.model_call import Answer
 from cupilot.domain.problem import NumericsPolicy, Problem, ProblemFacts, Target
 from cupilot.domain.problems import load
 from cupilot.domain.roofline import place
@@ -98,6 +102,10 @@ class Listener(Gateway):
         """Make a gateway without models and ledger."""
 
     def ask(self, question: Question, parse: Callable[[str], Any]) -> Any:  # noqa: ARG002
+        """Raise with the question."""
+        raise Asked(question)
+
+    def turn(self, question: Question) -> Answer:
         """Raise with the question."""
         raise Asked(question)
 
@@ -221,6 +229,8 @@ def free_questions(about: About) -> dict[str, Question]:
     best = recorded(about).first.model_copy(update={"name": "registers", "insight": "A row stays in registers."})
     failed, engineer = broken(best, brief), LlmEngineer(listener)
 
+    work = Work(limits=AgentLimits(), book=AgentBook(note="Rows fit into registers."), parent=best)
+
     def written(method: str, operator: Operator, **shown: Any) -> Callable[[], object]:
         return lambda: engineer.write(brief, WriteInput(method=method, operator=operator, places=4, **shown), SEED)
 
@@ -257,6 +267,7 @@ def free_questions(about: About) -> dict[str, Question]:
         "AI CUDA Engineer: compose": written(
             "ai-cuda-engineer", Operator.COMPOSITION, parents=(best,), examples=(other,)
         ),
+        "agentic: a turn": lambda: LlmAgent(listener, playbook()).act(brief, work, SEED),
         "sce with crossover of code: merge": lambda: LlmTranslator(listener).merge(brief, best, best, SEED),
     }
     return {heading: question for heading, call in calls.items() if (question := _question_of(call)) is not None}

@@ -27,7 +27,7 @@ FINISHED = "finished"
 
 @dataclass(frozen=True)
 class Desk:
-    """What the tools see."""
+    """The state that the tools see."""
 
     briefing: Briefing
     work: Work

@@ -216,7 +216,7 @@ class Lesson(Value):
     strategy: Strategy
     """Of the kernel after the change."""
     change: str
-    """What was changed, in a sentence."""
+    """The change, in a sentence."""
     before: Kernel | None
     """None where the kernel was written from scratch, or its source is gone."""
     after: Kernel

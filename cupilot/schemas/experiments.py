@@ -152,7 +152,7 @@ class ExperimentJobPage(Response):
 
 
 class SpeedSummary(Response):
-    """How fast the jobs' best kernels are over PyTorch eager, as the field counts it."""
+    """Speed of the jobs' best kernels over PyTorch eager, as the field counts it."""
 
     fast: dict[str, float]
     """KernelBench's fast_p by p: the share of all finished jobs whose best kernel is proven and more than p times as

@@ -134,7 +134,7 @@ class ExportList(Response):
 
 
 class GenerationPoint(Response):
-    """What one generation of a job came to."""
+    """Outcome of one generation of a job."""
 
     generation: int
     """From 1."""
@@ -159,4 +159,4 @@ class Report(Response):
     """One honest sentence."""
     next_steps: list[str]
     trajectory: list[GenerationPoint] = []
-    """What each generation came to, the first one first."""
+    """Outcome of each generation, the first one first."""

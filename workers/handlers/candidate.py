@@ -88,7 +88,7 @@ class AgentInput:
     pool_until: datetime | None
     """Pool entries made later are not looked at: an experiment's jobs must not teach each other."""
     began: datetime
-    """When the job was submitted: lessons are of what was known then, so that equal jobs evolve alike."""
+    """Time of the job's submission: lessons are of what was known then, so that equal jobs evolve alike."""
 
 
 @dataclass(frozen=True)

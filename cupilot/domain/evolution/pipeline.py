@@ -102,11 +102,11 @@ class Next:
     round: int = 0
     """Round it belongs to: 0 for the first kernel, n for the n-th revision and its evaluation."""
     improvements: int = 0
-    """How many of those revisions, the last ones, were for performance."""
+    """Number of those revisions, the last ones, that were for performance."""
 
     @property
     def repairs(self) -> int:
-        """How many of those revisions mended a failure."""
+        """Number of those revisions that mended a failure."""
         return self.round - self.improvements
 
 

@@ -281,8 +281,9 @@ def test_crossover_of_code_changes_what_comes_before_the_evaluation_of_children_
 ) -> None:
     rig, server, job_id = run_sce(database, settings, crossover="code")
     keys = {step.key for step in rig.steps(job_id)}
-    assert {key.split("/")[1] for key in usual["keys"] - keys} == {"cross", "translate"}
-    assert {key.split("/")[1] for key in keys - usual["keys"]} == {"merge"}
+    after = {"evaluate", "improve", "align"}  # of rounds that one of the two has and the other has not
+    assert {key.split("/")[1] for key in usual["keys"] - keys} - after == {"cross", "translate"}
+    assert {key.split("/")[1] for key in keys - usual["keys"]} - after == {"merge"}
     assert differing(usual["requests"], server.requests) - {"align", "improve"} == {
         "cross",
         "translate_strategy",

@@ -64,7 +64,7 @@ class Players:
         self.shown: list[PoolMatch] = []
         self.outcomes: Mapping[str, str] = {}
         self.improvements: list[str] = []
-        """What each performance revision adds to the kernel's source."""
+        """Text that each performance revision adds to the kernel's source."""
 
     def diagnose(self, briefing: Briefing, attempt: Attempt) -> Diagnosis:
         raise NotImplementedError

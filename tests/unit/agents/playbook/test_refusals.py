@@ -1,4 +1,4 @@
-"""What users read where the playbook has no kernel: the line of their file, what is near it, and how to go on."""
+"""Refusals that users read where the playbook has no kernel: the line of their file, what is near it, and how to go on."""
 
 from __future__ import annotations
 
