@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 
 UNUSED_BY_HTTPX = ("httpx._main", "h2", "trio")
-"""Modules that httpx and httpcore import where it is installed, and no command uses: httpx's own command line, HTTP/2, and
-another event loop. Together they take longer to import than all else of both."""
+"""Modules that httpx and httpcore import where they are installed, and no command uses: httpx's own command line,
+HTTP/2, and another event loop. Together they take longer to import than all else of both."""
 
 
 def main() -> None:

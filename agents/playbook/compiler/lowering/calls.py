@@ -13,7 +13,7 @@ from agents.playbook.recognition import values
 from cupilot.domain.problem import GraphNode
 
 UNFORESEEN = (LookupError, ValueError, TypeError, AssertionError, RecursionError)
-"""Exceptions of lowering for arguments that no entry thought of: a problem without a kernel, not a fault of the agent."""
+"""Exceptions of lowering for arguments that no entry expects: a problem without a kernel, not a fault of the agent."""
 
 KEYWORD = 99
 """Position of an argument that is given by keyword only."""

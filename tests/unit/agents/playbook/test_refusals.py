@@ -1,4 +1,4 @@
-"""Refusals that users read where the playbook has no kernel: the line of their file, what is near it, and how to go on."""
+"""Refusals where the playbook has no kernel: the line of the user's file, what is near it, and how to go on."""
 
 from __future__ import annotations
 
