@@ -160,7 +160,7 @@ class JudgeProcess:
         )
         self._child: Child = sandbox.start(Program(argv, access), limits, [theirs.fileno()])
         theirs.close()
-        self._hold: Callable[[bool], float] | None = None
+        self._hold: Callable[[bool], messages.Held] | None = None
         self._on_stage: OnStage | None = None
         self._next_look = 0.0
         self.torch = ""
@@ -195,7 +195,7 @@ class JudgeProcess:
         cancelled: Cancelled,
         *,
         descriptors: Sequence[int] = (),
-        hold: Callable[[bool], float] | None = None,
+        hold: Callable[[bool], messages.Held] | None = None,
         on_stage: OnStage | None = None,
     ) -> messages.Answer:
         """Return the judge's answer to a request. After any exception the judge must be closed."""
@@ -247,8 +247,7 @@ class JudgeProcess:
             if self._on_stage is not None:
                 self._on_stage(event.name)
         elif self._hold is not None:
-            answer = messages.Held(at=self._hold(event.on))
-            self._channel.send(answer.as_json(), timeout=MESSAGE_SECONDS)
+            self._channel.send(self._hold(event.on).as_json(), timeout=MESSAGE_SECONDS)
         else:
             raise ChannelError("the judge asked to hold a runner that there is none of")
 

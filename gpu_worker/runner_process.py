@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gpu_worker import runner
 from gpu_worker.channel import Channel
+from gpu_worker.messages.judge import Held
 from gpu_worker.sandbox import private_user
 from gpu_worker.sandbox.child import Child, Finished
 from gpu_worker.sandbox.limits import KERNEL_THREADS, TORCH_THREADS, Limits, half_of_memory
@@ -96,18 +97,18 @@ class RunnerProcess:
         """Return descriptor of the judge's end of the line; valid until :meth:`close`."""
         return self._theirs.fileno()
 
-    def hold(self, on: bool) -> float:
-        """Stop or continue all threads of the runner; the moment since or until which they stand still.
+    def hold(self, on: bool) -> Held:
+        """Stop or continue all threads of the runner; tell the moment since or until which they stand still.
 
-        By :func:`time.perf_counter`, which all processes of a machine share.
+        What they worked meanwhile, though stopped, counts as time after that moment.
         """
-        moment = time.perf_counter()
+        moment, awake = time.perf_counter(), 0.0
         if on and not self._held:
             moment = self._child.freeze()
         elif self._held and not on:
-            moment = self._child.thaw()
+            moment, awake = self._child.thaw(), self._child.awake_seconds()
         self._held = on
-        return moment
+        return Held(at=moment - awake, awake=awake)
 
     def overrun(self) -> bool:
         """Kill a runner that starts processes without end; whether it was killed for that."""

@@ -22,6 +22,9 @@ LATE_SHARE = 0.02
 """A runner is stopped 0.15 ms after its answer. Where it takes this long, threads of the kernel's could have gone on
 meanwhile: the block says nothing."""
 
+AWAKE_SECONDS = 2e-4
+"""Processor time of a runner that was stopped: none at all, once each of its threads stands still."""
+
 LYING_SHARE = 0.5
 PROPORTIONAL = 0.1
 """A clock lies where it reports less than this share of the judge's time in every block, and always the same share to
@@ -62,6 +65,13 @@ class Clocks:
             raise KernelFailed(FailureKind.CLOCK_MISMATCH, message, blocks=mismatched)
         message += ", by waiting: the machine is too busy to time a kernel"
         raise KernelFailed(FailureKind.INFRASTRUCTURE, message, blocks=mismatched)
+
+
+def refuse_awake(seconds: float) -> None:
+    """Raise for a runner that worked for so long while it was stopped."""
+    if seconds > AWAKE_SECONDS:
+        message = f"the kernel's process worked for {seconds:.3g} s while it was stopped: it continues itself"
+        raise KernelFailed(FailureKind.CLOCK_MISMATCH, message, awake_seconds=seconds)
 
 
 def clock_lies(disagreements: Sequence[tuple[float, float]]) -> bool:

@@ -21,6 +21,7 @@ import torch
 
 from cupilot.domain.evaluation import Failure, FailureKind
 from gpu_worker.channel import Channel, ChannelClosed
+from gpu_worker.judge.clocks import refuse_awake
 from gpu_worker.judge.facts import check_same
 from gpu_worker.judge.reference_link import ReferenceLink, ReferenceLost
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
@@ -130,7 +131,9 @@ class Judge:
     def _hold(self, on: bool) -> float:
         self._send(messages.HoldRequest(on=on))
         data, _ = self._channel.receive()
-        return messages.Held.model_validate(data).at
+        held = messages.Held.model_validate(data)
+        refuse_awake(held.awake)
+        return held.at
 
     def _send(self, message: messages.Message) -> None:
         self._channel.send(message.as_json())

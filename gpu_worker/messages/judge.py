@@ -172,7 +172,9 @@ class Held(Message):
     """The runner was stopped or continued."""
 
     at: float
-    """Moment since or until which the runner stands still, by :func:`time.perf_counter`."""
+    """Moment since or until which the runner stands still, by :func:`time.perf_counter`, which all processes share."""
+    awake: float = 0.0
+    """Processor seconds that the runner used while it was stopped."""
 
 
 Event: TypeAlias = StageBegun | HoldRequest

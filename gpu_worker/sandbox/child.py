@@ -208,6 +208,10 @@ class Child:
         family = self._whole_family()
         return family.resume() if family else time.perf_counter()
 
+    def awake_seconds(self) -> float:
+        """Return the processor time that the program used while it was last frozen."""
+        return self._family.awake_seconds if self._family else 0.0
+
     def processes(self) -> int:
         """Return number of processes that live in the sandbox now."""
         return len(descendants(self._process.pid))

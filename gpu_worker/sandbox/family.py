@@ -1,6 +1,7 @@
 """A program in a sandbox and the processes that it started: finding them, stopping all, letting them go on.
 
-Signals only; who may start processes is the sandbox's business.
+A signal stops them, and another one of any origin would continue them; so processor time tells whether they worked
+while they were stopped. Who may start processes and send signals is the sandbox's business.
 """
 
 from __future__ import annotations
@@ -9,7 +10,15 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+STOPPING_SECONDS = 0.5
+"""Longest wait for threads to stop: those that have to wait for a processor, or are inside of a long system call."""
+
+_LOOK_SECONDS = 5e-5
+_PROCESSOR_CLOCK = 2  # CPUCLOCK_SCHED of a process, whose clock has the id that clock_getcpuclockid(3) returns
+_STANDS_STILL = frozenset("TtZX")
 
 
 class Family:
@@ -22,6 +31,10 @@ class Family:
         self._may_grow = may_grow
         self._known: list[int] = []
         """Processes that the program had started when it was last continued."""
+        self._used: dict[int, float] = {}
+        """Processor seconds by process, when the last thread had stopped."""
+        self.awake_seconds = 0.0
+        """Processor time that the family used while it was last stopped; a family that cannot wake itself uses none."""
 
     def stop(self) -> float:
         """Stop all threads of all processes; the moment (:func:`time.perf_counter`) at which the last was stopped.
@@ -38,11 +51,15 @@ class Family:
                 _send(pid, signal.SIGSTOP)
             moment = time.perf_counter()
             stopped |= running
+        _wait_until_still([self._program, *stopped])
+        self._used = _processor_seconds([self._program, *stopped])
         return moment
 
     def resume(self) -> float:
         """Continue all; return the moment before that, when all of them were known."""
         stopped, self._known = self._known, self._started()
+        used = _processor_seconds([self._program, *self._known])
+        self.awake_seconds = sum(seconds - self._used.get(pid, 0.0) for pid, seconds in used.items())
         moment = time.perf_counter()
         for pid in {*stopped, *self._known}:  # one that has ended may have given its number to a stranger
             _send(pid, signal.SIGCONT)
@@ -74,6 +91,33 @@ def _children(pid: int) -> list[int]:
             with contextlib.suppress(OSError):
                 children += map(int, (task / "children").read_text().split())
     return children
+
+
+def _wait_until_still(pids: Sequence[int]) -> None:
+    """Wait until no thread of these processes can run on, for :data:`STOPPING_SECONDS` at most."""
+    deadline = time.perf_counter() + STOPPING_SECONDS
+    while not all(map(_stands_still, pids)) and time.perf_counter() < deadline:
+        time.sleep(_LOOK_SECONDS)
+
+
+def _stands_still(pid: int) -> bool:
+    """Return whether every thread of a process is stopped, or has ended."""
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+                if state not in _STANDS_STILL:
+                    return False
+    return True
+
+
+def _processor_seconds(pids: Sequence[int]) -> dict[int, float]:
+    """Return the processor time that processes have used, of all their threads; of those that live."""
+    seconds = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            seconds[pid] = time.clock_gettime((~pid << 3) | _PROCESSOR_CLOCK)
+    return seconds
 
 
 def _send(pid: int, number: int) -> None:

@@ -49,7 +49,18 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_SET_MODE_FILTER = 1
 _PRIO_PROCESS = 0
-_SIGKILL = 9
+_SIGKILL, _SIGCHLD, _SIGCONT = 9, 17, 18
+_RLIMIT_CPU = 0
+_EXIT_SIGNAL = 0xFF  # the bits of clone's flags that name it
+
+_DESCRIPTOR_COMMANDS = (
+    0, 1, 2, 3, 5, 36,  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_OFD_GETLK
+    1027, 1030, 1032, 1033, 1034,  # F_DUPFD_QUERY, F_DUPFD_CLOEXEC, F_GETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS
+)  # fmt: skip
+"""Of fcntl, allowed whatever their argument. Not those by which the kernel sends signals for a program: F_SETOWN,
+F_SETOWN_EX, F_SETSIG, F_SETLEASE, F_NOTIFY."""
+
+_SET_FLAGS, _ASYNC = 4, 0x2000  # F_SETFL, O_ASYNC
 _SET_LOCKS = (6, 7, 37, 38)  # F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW
 _LARGEST_OWN_CODE = 128
 """Larger exit codes are how bubblewrap and shells say that a signal ended a program."""
@@ -58,6 +69,7 @@ _CLONE_THREAD = 0x00010000
 _CLONE_NEW_ANY = 0x7E020000  # every CLONE_NEW* flag but CLONE_NEWTIME, which shares bits with the exit signal
 _AF_UNIX = 1
 _FIONBIO = 0x5421  # Python's sockets set their blocking mode with it
+_SIGNALLING_CONTROLS = (0x5452, 0x8901, 0x8902)  # FIOASYNC, FIOSETOWN, SIOCSPGRP: as fcntl's
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 _NEVER = (
@@ -93,7 +105,7 @@ _KERNEL_ALLOWED = (
     "munmap", "madvise", "brk", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack",
     "sched_yield", "sched_getaffinity", "nanosleep", "clock_nanosleep", "clock_gettime",
     "clock_getres", "gettimeofday", "time", "getpid", "getppid", "gettid", "getcpu", "getrandom", "getrusage",
-    "getrlimit", "sysinfo", "uname", "sendto", "recvfrom", "sendmsg", "recvmsg", "fcntl", "exit",
+    "getrlimit", "sysinfo", "uname", "sendto", "recvfrom", "sendmsg", "recvmsg", "exit",
     "exit_group", "tgkill", "futex", "futex_waitv", "set_tid_address", "set_robust_list", "get_robust_list", "rseq",
     "arch_prctl", "membarrier", "restart_syscall",
 )  # fmt: skip
@@ -123,7 +135,7 @@ def base_filter(
 
     memory_files: allow memory that no limit on private memory counts (memfd_create, shared anonymous mappings).
     sets_affinity: allow the program's threads to choose their CPUs.
-    accountable: keep the program from ending as if the system had killed it.
+    accountable: keep the program from ending as if the system had killed it, and from going on while it is stopped.
     namespaces: namespaces keep its processes together and hide other programs' sockets; without, this filter does.
     """
     program = _prologue()
@@ -135,9 +147,9 @@ def base_filter(
         program += _on("connect", [_answer(_ERRNO | errno.EACCES)])
         for name in ("setsid", "setpgid"):  # they stay in the group that is killed in the end, and are told otherwise
             program += _on(name, [_answer(_ERRNO)])
-    # locks of parts of files are memory that nothing counts
-    refuse = [step for lock in _SET_LOCKS for step in ((_JUMP_EQUAL, 0, 1, lock), _answer(_ERRNO | errno.ENOLCK))]
-    program += _on("fcntl", [_load(1), *refuse, _reload()])
+    program += _on("fcntl", _descriptor_commands(_ERRNO | errno.EPERM))
+    for control in _SIGNALLING_CONTROLS:
+        program += _on("ioctl", [_load(1), (_JUMP_EQUAL, 0, 1, control), _answer(_ERRNO | errno.EPERM), _reload()])
     # it may not outlive its starter
     program += _on("prctl", [_load(0), (_JUMP_EQUAL, 0, 3, _PR_SET_PDEATHSIG), *_only(1, _SIGKILL), _reload()])
     for name in _NEVER:
@@ -199,6 +211,7 @@ def _computing(code: Sequence[tuple[int, int]]) -> list[_Instruction]:
     for name in _KERNEL_ALLOWED:
         program += _on(name, [_answer(_ALLOW)])
     program += _own_only()
+    program += _on("fcntl", _descriptor_commands(_KILL_PROCESS))
     program += _on("mprotect", _when_bits(2, _PROT_EXEC, _KILL_PROCESS, _ALLOW))
     program += _on("mmap", [*_unlimited_mappings(_KILL_PROCESS, shared=True), *_code_mappings(code), _answer(_ALLOW)])
     # with an old size of 0, mremap doubles a shared mapping
@@ -210,15 +223,40 @@ def _computing(code: Sequence[tuple[int, int]]) -> list[_Instruction]:
 
 
 def _own_endings() -> list[_Instruction]:
-    """Refuse SIGKILL, and exit codes that stand for signals."""
+    """Refuse SIGKILL, exit codes that stand for signals, and whatever makes the kernel send SIGKILL or SIGCONT.
+
+    SIGCONT wakes a program that was stopped so that it cannot work. A timer's signal is behind a pointer, where no
+    filter can look. Beyond its hard limit of processor time a process is killed.
+    """
     program: list[_Instruction] = []
     for name, argument in _SIGNAL_ARGUMENTS.items():
-        refuse = [_load(argument), (_JUMP_EQUAL, 0, 1, _SIGKILL), _answer(_ERRNO | errno.EPERM), _reload()]
-        program += _on(name, refuse)
+        refuse = [(_JUMP_EQUAL, 1, 0, _SIGKILL), (_JUMP_EQUAL, 0, 1, _SIGCONT), _answer(_ERRNO | errno.EPERM)]
+        program += _on(name, [_load(argument), *refuse, _reload()])
     for name in ("exit", "exit_group"):
         code = [_load(0), (_AND, 0, 0, 0xFF)]
         program += _on(name, [*code, (_JUMP_GREATER, 0, 1, _LARGEST_OWN_CODE), _answer(_KILL_PROCESS), _reload()])
+    program += _on("timer_create", [_answer(_ERRNO | errno.EPERM)])
+    child = [(_JUMP_EQUAL, 2, 0, 0), (_JUMP_EQUAL, 1, 0, _SIGCHLD), _answer(_ERRNO | errno.EPERM)]
+    program += _on("clone", [_load(0), (_AND, 0, 0, _EXIT_SIGNAL), *child, _reload()])
+    asked = [_load(2), (_JUMP_EQUAL, 0, 2, 0), _load_high(2), (_JUMP_EQUAL, 1, 0, 0), _answer(_ERRNO | errno.EPERM)]
+    program += _on("prlimit64", [_load(1), (_JUMP_EQUAL, 0, len(asked), _RLIMIT_CPU), *asked, _reload()])
+    limit = [_load(0), (_JUMP_EQUAL, 0, 1, _RLIMIT_CPU), _answer(_ERRNO | errno.EPERM)]
+    program += _on("setrlimit", [*limit, _reload()])
     return program
+
+
+def _descriptor_commands(refusal: int) -> list[_Instruction]:
+    """Answer fcntl: ``refusal`` for what is not known to be harmless.
+
+    Locks of parts of files are memory that nothing counts; programs go on without.
+    """
+    program = [_load(1)]
+    for command in _SET_LOCKS:
+        program += [(_JUMP_EQUAL, 0, 1, command), _answer(_ERRNO | errno.ENOLCK)]
+    for command in _DESCRIPTOR_COMMANDS:
+        program += [(_JUMP_EQUAL, 0, 1, command), _answer(_ALLOW)]
+    flags = [_load(2), (_JUMP_ANY_BIT, 0, 1, _ASYNC), _answer(refusal), _answer(_ALLOW)]
+    return [*program, (_JUMP_EQUAL, 0, len(flags), _SET_FLAGS), *flags, _answer(refusal)]
 
 
 def _only(argument: int, value: int) -> list[_Instruction]:

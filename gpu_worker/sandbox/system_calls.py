@@ -44,6 +44,7 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "open_tree_attr": (467, 467), "pidfd_send_signal": (424, 424), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438),
     "connect": (42, 203), "kill": (62, 129), "setpgid": (109, 154), "setsid": (112, 157), "tkill": (200, 130),
     "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "io_uring_setup": (425, 425),
+    "setrlimit": (160, 164), "timer_create": (222, 107),
     "clone3": (435, 435), "faccessat2": (439, 439), "futex_waitv": (449, 449),
 }  # fmt: skip
 """By name, on x86_64 and aarch64; -1 where the architecture has none."""

@@ -32,7 +32,7 @@ from gpu_worker.judge_process import (
     JudgeTimeout,
     UnusableJudge,
 )
-from gpu_worker.messages.judge import Done, JudgeRequest, OpenRequest, Prepared, PrepareRequest, Traced, Unusable
+from gpu_worker.messages.judge import Done, Held, JudgeRequest, OpenRequest, Prepared, PrepareRequest, Traced, Unusable
 from gpu_worker.sandbox import child
 from gpu_worker.sandbox.child import Finished
 from tests.unit.gpu_worker.records import PROBLEM, facts, interval, order
@@ -111,7 +111,7 @@ def test_an_honest_conversation() -> None:
     done = Done(answer=Unusable(failure=Failure(kind=FailureKind.TIMEOUT, message="m")))
     stage = {"event": "stage", "name": "timing", "limit": 5.0}
     with judge(sends(stage, {"event": "hold", "on": True}, stage, done.as_json())) as process:
-        answer = process.ask(JUDGE, PATIENCE, never_cancelled, hold=lambda _: 1.0, on_stage=stages.append)
+        answer = process.ask(JUDGE, PATIENCE, never_cancelled, hold=lambda _: Held(at=1.0), on_stage=stages.append)
     assert answer == done.answer
     assert stages == ["timing", "timing"]
 
@@ -137,7 +137,7 @@ def test_an_honest_conversation() -> None:
 )
 def test_what_makes_no_sense_ends_the_judge(messages: Sequence[Any]) -> None:
     with judge(sends(*messages)) as process, pytest.raises(JudgeLost):
-        process.ask(JUDGE, PATIENCE, never_cancelled, hold=lambda _: 1.0)
+        process.ask(JUDGE, PATIENCE, never_cancelled, hold=lambda _: Held(at=1.0))
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"kind": "judged"}, {"kind": "other"}, {"kind": "opened", "more": 1}])
@@ -172,10 +172,10 @@ def test_a_flood_of_events_ends_within_bounded_memory(monkeypatch: pytest.Monkey
     monkeypatch.setattr(judge_process, "MAX_HOLDS", 2000)
     holds = 0
 
-    def hold(_on: bool) -> float:
+    def hold(_on: bool) -> Held:
         nonlocal holds
         holds += 1
-        return 0.0
+        return Held(at=0.0)
 
     def reading(theirs: socket.socket) -> None:
         sink = threading.Thread(target=drain, args=(theirs,), daemon=True)
@@ -202,7 +202,7 @@ def test_a_flood_of_events_ends_within_bounded_memory(monkeypatch: pytest.Monkey
 def test_a_judge_that_does_not_read_its_answers_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge_process, "MESSAGE_SECONDS", 0.2)
     with judge(flood) as process, pytest.raises(JudgeLost):
-        process.ask(JUDGE, PATIENCE, never_cancelled, hold=lambda _: 0.0)
+        process.ask(JUDGE, PATIENCE, never_cancelled, hold=lambda _: Held(at=0.0))
 
 
 def test_a_judge_that_takes_no_request_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:

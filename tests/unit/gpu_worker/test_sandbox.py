@@ -243,11 +243,33 @@ def test_a_program_chooses_no_other_processors_than_its_own(sandbox: Sandbox) ->
     assert python(sandbox, code).code == 0
 
 
+BY_DESCRIPTOR = """
+import fcntl, socket
+ours, theirs = socket.socketpair()
+fcntl.fcntl(ours, 10, {signal}); fcntl.fcntl(ours, fcntl.F_SETOWN, os.getpid())
+fcntl.fcntl(ours, fcntl.F_SETFL, fcntl.fcntl(ours, fcntl.F_GETFL) | 0x2000)
+"""
+BY_TIMER = """
+import ctypes
+event, timer = (ctypes.c_int * 16)(0, 0, {signal}, 0), ctypes.c_void_p()
+assert ctypes.CDLL(None).timer_create(1, event, ctypes.byref(timer)) == 0
+assert ctypes.CDLL(None).timer_settime(timer, 0, (ctypes.c_long * 4)(0, 1000000, 0, 1000000), None) == 0
+"""
+BY_CHILD = """
+import ctypes
+child = ctypes.CDLL(None).syscall(56, {signal}, 0, 0, 0, 0)
+if child == 0: os._exit(0)
+assert child > 0
+import time; time.sleep(1)
+"""
 ENDINGS = {
     "kill": "os.kill(os.getpid(), signal.SIGKILL)",
     "thread": "signal.pthread_kill(threading.get_ident(), signal.SIGKILL)",
     "exit code": "os._exit(137)",
     "unknown signal": "os._exit(250)",
+    "descriptor": BY_DESCRIPTOR.format(signal=9) + "theirs.send(b'x'); signal.pause()",
+    "timer": BY_TIMER.format(signal=9) + "signal.pause()",
+    "processor time": "import resource; resource.setrlimit(0, (1, 1))\nwhile True: pass",
 }
 
 
@@ -258,7 +280,60 @@ def test_an_accountable_program_cannot_end_as_if_it_had_been_killed(sandbox: San
     assert python(sandbox, "import os; os._exit(3)", accountable=True).code == 3
 
 
-@pytest.mark.parametrize("name", ENDINGS)
+def test_an_accountable_program_is_not_killed_by_its_children(sandbox: Sandbox) -> None:
+    """The signal of a child's end is the parent's choice."""
+    code = f"import os, signal; {BY_CHILD.format(signal=9)}"
+    assert python(sandbox, code, subprocesses=True).code == -signal.SIGKILL
+    assert python(sandbox, code, subprocesses=True, accountable=True).code == 1
+    assert python(sandbox, code.replace("9", "17"), subprocesses=True, accountable=True).code == 0
+
+
+WAKERS = {
+    "descriptor": BY_DESCRIPTOR.format(signal=18) + "os.set_blocking(theirs.fileno(), False); theirs.send(b'x')",
+    "timer": BY_TIMER.format(signal=18),
+    "thread": "signal.pthread_kill(threading.get_ident(), signal.SIGCONT)",
+    "itself": "os.kill(os.getpid(), signal.SIGCONT)",
+}
+
+
+@pytest.mark.parametrize("name", WAKERS)
+def test_an_accountable_program_sends_itself_nothing_that_would_wake_it(sandbox: Sandbox, name: str) -> None:
+    code = f"import os, signal, threading; {WAKERS[name]}"
+    assert python(sandbox, code).code == (name == "descriptor")  # which no sandboxed program may have signals from
+    done = python(sandbox, code, accountable=True)
+    assert done.code == 1, done
+    assert "PermissionError" in done.stderr or "AssertionError" in done.stderr, done
+
+
+def test_what_a_program_works_while_it_is_stopped_is_known(sandbox: Sandbox) -> None:
+    """A signal of any origin continues it."""
+    code = "import threading; threading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()\nwhile True: pass"
+    child = sandbox.start(
+        Program((sys.executable, "-I", "-S", "-c", code), Access(read_only=python_folders())), Limits()
+    )
+    try:
+        _wait_for_threads(child, 2)
+        child.freeze()
+        time.sleep(0.1)
+        child.thaw()
+        assert child.awake_seconds() == 0
+        child.freeze()
+        os.kill(child.program_pid(), signal.SIGCONT)
+        time.sleep(0.3)
+        child.thaw()
+        assert child.awake_seconds() > 0.01
+    finally:
+        child.kill()
+
+
+def _wait_for_threads(child: Child, count: int) -> None:
+    deadline = time.monotonic() + 20.0
+    while len(list(Path(f"/proc/{child.program_pid()}/task").iterdir())) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("name", sorted(ENDINGS.keys() - {"descriptor"}))
 def test_whatever_code_a_program_ends_with_is_told(sandbox: Sandbox, name: str) -> None:
     done = python(sandbox, f"import os, signal, threading; {ENDINGS[name]}")
     assert done.code in (-signal.SIGKILL, 137, 250), done
