@@ -17,6 +17,7 @@ from cupilot.domain.evaluation import FailureKind
 from gpu_worker import channel as channels
 from gpu_worker.channel import Channel
 from gpu_worker.judge import runner_link
+from gpu_worker.judge.clocks import refuse_awake
 from gpu_worker.judge.runner_link import ANSWER_BYTES, DETAILS_BYTES, LOAD_BYTES, KernelFailed, RunnerLink
 from gpu_worker.messages import runner as messages
 from gpu_worker.runner import answered
@@ -178,3 +179,11 @@ def test_the_longest_honest_failure_is_within_the_limit() -> None:
     failure = failing(framed(messages.as_json(answer)), command=lambda link: link.load("kernel.so", []))
     assert failure.kind is FailureKind.COMPILE_ERROR
     assert failure.details["log"]
+
+
+def test_a_runner_that_works_while_it_is_stopped_is_quarantined() -> None:
+    refuse_awake(0.0)
+    refuse_awake(1e-5)
+    with pytest.raises(KernelFailed, match="while it was stopped") as caught:
+        refuse_awake(1e-3)
+    assert caught.value.kind is FailureKind.CLOCK_MISMATCH
