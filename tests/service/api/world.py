@@ -222,7 +222,7 @@ class Story:
         return self.job
 
     def leave_no_steps(self) -> Job:
-        """The job goes on, and workers that run beside the test find no step of it."""
+        """Settle its steps: workers that run beside the test find none to do."""
         done = {"state": StepState.SUCCEEDED, "finished_at": func.now()}
         self.session.execute(update(Step).where(Step.job_id == self.job.id).values(done))
         return self.job
