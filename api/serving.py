@@ -22,6 +22,9 @@ from cupilot.settings import Settings
 
 HEAD_SECONDS = 10.0
 """Time for the head of a request, from its first byte or from the opening of its connection."""
+KEEP_ALIVE_SECONDS = 75
+"""A connection without a request is kept longer than clients keep theirs, 5 s to a minute: a request that met a closing
+connection would be lost."""
 
 
 class Admission:
@@ -116,5 +119,6 @@ def server_config(app: FastAPI, settings: Settings, *, head_seconds: float = HEA
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=settings.trusted_proxies or None,
         timeout_graceful_shutdown=5,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         backlog=2_048,
     )

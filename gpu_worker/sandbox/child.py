@@ -147,9 +147,20 @@ class Child:
         if self._watch is not None:
             self._watch.stop()
             self._excess = self._excess or self._watch.excess
+        if self._in_bubblewrap and (self._process.returncode or 0) < 0:
+            self._end_init()
         self._end_the_rest(self._lent.user)
         if self._lent.end():
             self._excess = self._excess or Excess.MEMORY
+
+    def _end_init(self) -> None:
+        """End the name space's init where bubblewrap was killed: one that had just been made may outlive it."""
+        with contextlib.suppress(ProcessLookupError):  # it waits in bubblewrap's group for a word of bubblewrap's,
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._read_info()
+        if self._init is not None:  # or went on, in a session of its own, before it asked to die with bubblewrap
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._init, signal.SIGKILL)
 
     def _end_the_rest(self, user: int | None) -> None:
         """End what the program has started and left behind: it could still write to the program's folders."""

@@ -17,6 +17,7 @@ import pytest
 
 from gpu_worker.sandbox import confine
 from gpu_worker.sandbox.child import Child, Finished
+from gpu_worker.sandbox.family import descendants
 from gpu_worker.sandbox.files import python_folders
 from gpu_worker.sandbox.limits import Limits
 from gpu_worker.sandbox.sandbox import Sandbox, strongest
@@ -468,6 +469,23 @@ import time; time.sleep(100)
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_sandbox_that_is_killed_as_it_starts_leaves_nothing(sandbox: Sandbox) -> None:
+    """Bubblewrap starts the name space's init, which waits for its word, and then asks to die with it."""
+    for round_number in range(30):
+        child = sandbox.start(Program(("/usr/bin/sleep", f"47.{12 + round_number}")), Limits())
+        leader = child._process.pid
+        deadline = time.monotonic() + 0.1
+        while not descendants(leader) and time.monotonic() < deadline:
+            pass
+        time.sleep(round_number * 1e-4)
+        os.kill(leader, signal.SIGKILL)
+        assert child.wait(10.0).code == -signal.SIGKILL
+        deadline = time.monotonic() + 5
+        while _running(f"47.{12 + round_number}") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert _running(f"47.{12 + round_number}") == []
 
 
 def _stat(child: Child) -> list[str]:
