@@ -131,7 +131,7 @@ def test_every_page_shows_a_job_that_was_evolved(browser: httpx.Client, job: str
         ),
         "/ui/leaderboards": ("double", "2.00x"),
         "/ui/cluster": ("Scheduler down", "Device use", "device seconds a day by days from today"),
-        "/ui/team": ("GPU seconds", "cpk_", "device seconds a day by days from today"),
+        "/ui/team": ("device time", "cpk_", "device seconds a day by days from today"),
     }
     for path, parts in seen.items():
         text = shown(browser, path)
