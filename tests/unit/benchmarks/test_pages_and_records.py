@@ -30,7 +30,9 @@ def test_the_cost_of_a_page() -> None:
     record = records.read("service/pages")
     most = max(found["api_cpu_ms"] + found["postgres_cpu_ms"] for found in record["pages"].values())
     jobs, candidates = record["size"]["jobs"], record["size"]["candidates"]
-    said = f"With {jobs:,} jobs in the team and {candidates:,} candidates in the job, no [page](pages.md) takes more than"
+    said = (
+        f"With {jobs:,} jobs in the team and {candidates:,} candidates in the job, no [page](pages.md) takes more than"
+    )
     assert f"{said} {most} ms of processor time" in page("docs/scale.md")
 
 
