@@ -73,7 +73,7 @@ def members(session: Session, team: UUID, job_id: UUID) -> list[Member]:
             Candidate.speedup,
             Candidate.utilisation,
             Candidate.survives,
-            parents,
+            parents.label("parents"),
         )
         .join(Generation, Generation.id == Candidate.generation_id)
         .where(Candidate.job_id == job.id)
@@ -81,7 +81,22 @@ def members(session: Session, team: UUID, job_id: UUID) -> list[Member]:
         .limit(MAX_MEMBERS)
     )
     rows = session.execute(query).all()
-    return [Member(*fields, parents=tuple(parents or ())) for *fields, parents in reversed(rows)]
+    return [
+        Member(
+            id=row.id,
+            ordinal=row.ordinal,
+            generation=row.number,
+            operator=row.operator,
+            state=row.state,
+            reason=row.reason,
+            verdict=row.verdict,
+            speedup=row.speedup,
+            utilisation=row.utilisation,
+            survives=row.survives,
+            parents=tuple(row.parents or ()),
+        )
+        for row in reversed(rows)
+    ]
 
 
 def worth_of_techniques(session: Session, team: UUID, job_id: UUID) -> list[Worth]:
