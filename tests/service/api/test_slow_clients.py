@@ -170,7 +170,7 @@ def test_requests_of_clients_take_turns() -> None:
 
 
 def test_one_teams_flood_is_answered_429_and_no_503(world: World, team: Team, stranger: Team) -> None:
-    with serving(world, rate_limit_key=0, rate_limit_address=0, connections_per_address=0) as port:
+    with serving(world, head_seconds=60, rate_limit_key=0, rate_limit_address=0, connections_per_address=0) as port:
         address, headers = f"http://127.0.0.1:{port}", {"Authorization": f"Bearer {team.key}"}
 
         def submit(_: int) -> httpx.Response:
