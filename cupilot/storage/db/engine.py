@@ -73,7 +73,9 @@ def make_engine(url: str, *, pool_size: int = CONNECTIONS) -> Engine:
     return engine
 
 
-def _note_use(_connection: Any, record: Any) -> None:
+def _note_use(connection: Any, record: Any) -> None:
+    if connection is not None and connection.autocommit:  # of Database.reading
+        connection.autocommit = False
     record.info[_USED] = time.monotonic()
 
 
@@ -108,7 +110,9 @@ class Database:
         :meth:`transaction` does.
         """
         with self.transaction() as session:
-            session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+            # Not SQLAlchemy's isolation level: to set it and to set it back is a statement each.
+            raw: Any = session.connection().connection.dbapi_connection
+            raw.autocommit = True
             yield session
 
     @contextmanager

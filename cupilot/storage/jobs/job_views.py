@@ -90,6 +90,16 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
     if row is None:
         raise NotFound(f"no job {job_id}")
     job, problem, history = row
+    return _view(session, job, problem, _history(history))
+
+
+def new_job_view(session: Session, job: Job) -> JobView:
+    """Return a job that this transaction has made, as :func:`job_view` will show it."""
+    problem = session.get_one(ProblemRow, job.problem_id)
+    return _view(session, job, problem, [StateEntry(state=JobState.QUEUED.value, at=job.created_at)])
+
+
+def _view(session: Session, job: Job, problem: ProblemRow, history: list[StateEntry]) -> JobView:
     # A job is polled most while nothing has come of it yet: what it cannot have is not asked for.
     waits = job.state is JobState.QUEUED
     verdicts, states = _counts(session, job.id) if job.candidates else ({}, {})
@@ -122,7 +132,7 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
         spending=[] if waits else spending(session, job.id),
         preparation=None if waits else _preparation(session, job),
         author=job.author,
-        history=_history(history),
+        history=history,
         created_at=job.created_at,
         started_at=job.started_at,
         finished_at=job.finished_at,
