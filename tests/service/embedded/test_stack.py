@@ -122,6 +122,12 @@ def _role_checks(data: Path) -> list[doctor.Check]:
     return [check for check in doctor.examine(data) if check.name.startswith("role ")]
 
 
+def _address(data: Path) -> tuple[str, str]:
+    endpoint = embedded.running(data)
+    assert endpoint is not None
+    return endpoint.url, endpoint.api_key
+
+
 def _request() -> JobRequest:
     return JobRequest(problem=ProblemInput(source=SOURCE, name="relu"), target=Target.CPU)
 
@@ -233,6 +239,26 @@ def test_supervision_outlives_a_folder_that_cannot_be_written(stack: Path) -> No
     finally:
         blocker.rmdir()
     _eventually(lambda: embedded.status(stack).ready and _names(stack)["scheduler"] != before["scheduler"])
+
+
+def test_a_stack_outlives_the_loss_of_its_files(stack: Path) -> None:
+    """Those that it writes again while it runs; and all of them while it does not, Postgres' password among them."""
+    files = [stack / name for name in ("state.json", "identity.json", "url")]
+    before = [file.read_text() for file in files[1:]]
+    for file in files:
+        file.unlink()
+    _eventually(lambda: all(file.exists() for file in files))
+    assert [file.read_text() for file in files[1:]] == before
+    with Client(*_address(stack)) as client:
+        kept = client.submit(_request())
+        client.cancel(kept.id)
+    embedded.down(stack)
+    files[0].write_text("{}")
+    files[1].write_text('{"ports": {"postgr')
+    endpoint = _up(stack)
+    with Client(endpoint.url, endpoint.api_key) as client:
+        assert client.get(kept.id).final
+    _assert_takes_jobs(endpoint)
 
 
 def test_a_part_that_is_gone_is_named_with_its_reason(stack: Path) -> None:
