@@ -17,7 +17,7 @@ KILLED = (
     "from outside, or because the machine lacked memory: its kernel log (dmesg) says which; give it more memory, or run"
     " fewer workers there"
 )
-"""Where a process that may not kill itself got SIGKILL."""
+"""Advice for a process that may not kill itself and got SIGKILL."""
 
 _SIGNALS: dict[int, tuple[FailureKind, str]] = {
     signal.SIGSEGV: (FailureKind.ILLEGAL_ACCESS, "it read or wrote memory that is not its own"),

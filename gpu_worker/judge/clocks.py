@@ -15,7 +15,7 @@ MISMATCHED_BLOCKS = 6
 """Fewer say nothing: a busy machine's scheduler spoils many blocks (all of six were seen at six processes a core)."""
 
 BUSY = "this machine is too busy to time a kernel; run less beside the worker, or give it a machine of its own"
-"""What an operator can do where blocks had to wait."""
+"""Advice for a machine on which blocks had to wait."""
 BUSY_BLOCKS = 60
 """So many, mostly spoilt by waiting, and the machine cannot time at all now."""
 

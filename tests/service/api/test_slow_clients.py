@@ -158,7 +158,7 @@ def test_trickling_heads_and_bodies_take_nothing_that_others_need(world: World, 
         asked = len(statements)
         for _ in range(3):
             for connection in slow:
-                connection.sendall(b" ")
+                connection.sendall(b"x")
             assert cost() == alone
         assert len(statements) == asked + 2 * 3 * alone, "only the other client's requests have asked anything"
         assert app.state.turns._free == TURNS
