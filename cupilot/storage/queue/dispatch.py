@@ -52,7 +52,7 @@ def loads(session: Session) -> Mapping[str, Load]:
 
 
 @cache
-def _load_query() -> Select[Any]:
+def _load_query() -> Select[str, int, int]:
     # What a batch holds takes no slot of a worker.
     running = func.count().filter(Step.state == StepState.RUNNING, Step.batch_id.is_(None))
     published = func.count().filter(Step.state == StepState.QUEUED, Step.dispatched_at.is_not(None))

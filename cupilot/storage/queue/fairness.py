@@ -52,7 +52,7 @@ PRIORITY_WEIGHT = case((Job.priority == Priority.HIGH, 4.0), (Job.priority == Pr
 
 QUEUE = bindparam("queue", type_=Text())
 COUNT = bindparam("count", type_=Integer())
-_SECONDS = bindparam("step_seconds", type_=Double())
+_SECONDS: BindParameter[float] = bindparam("step_seconds", type_=Double())
 """Parameters of :func:`fair_order`, whose queries are made once: making one takes longer than its answer."""
 
 
