@@ -226,7 +226,7 @@ def test_a_killed_part_is_started_again(stack: Path, name: str) -> None:
 def test_supervision_outlives_a_folder_that_cannot_be_written(stack: Path) -> None:
     """A part that ends meanwhile is started again; the state file says so as soon as it can be written."""
     _eventually(lambda: all(part.state is PartState.READY for part in embedded.status(stack).parts))
-    before = _names(stack)
+    before, written = _names(stack), (stack / "state.json").read_text()
     (stack / "state.json").unlink()
     blocker = stack / f".state.json.{embedded.supervisor_pid(Folder(stack))}"
     blocker.mkdir()  # whoever is root writes everywhere else
@@ -236,6 +236,10 @@ def test_supervision_outlives_a_folder_that_cannot_be_written(stack: Path) -> No
         assert not (stack / "state.json").exists()
         assert embedded.status(stack).running
         assert not embedded.status(stack).ready
+        (stack / "state.json").write_text(written)  # as a full disk would leave it
+        told = embedded.status(stack)
+        assert not told.ready, "the old file says that it is"
+        assert [part.name for part in told.parts if part.state is PartState.RESTARTING] == ["scheduler"]
     finally:
         blocker.rmdir()
     _eventually(lambda: embedded.status(stack).ready and _names(stack)["scheduler"] != before["scheduler"])
