@@ -84,7 +84,8 @@ def submit_job(
 ) -> Response:
     """Check everything that can be checked without running your code, and queue the job."""
     job, is_new = submit(session, caller, request, idempotency_key)
-    response = _ready(views.job_view(session, caller.team_id, job.id), status=202)
+    view = views.new_job_view(session, job) if is_new else views.job_view(session, caller.team_id, job.id)
+    response = _ready(view, status=202)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     if not is_new:
         response.headers["Idempotent-Replayed"] = "true"

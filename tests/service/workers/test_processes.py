@@ -6,6 +6,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -165,6 +166,39 @@ def test_a_killed_scheduler(processes: Processes, database: Database) -> None:
     processes.scheduler("scheduler-again")
     assert wait_for_end(processes, job_id).state is JobState.SUCCEEDED
     assert_done_once(database, job_id)
+
+
+STORM, SUBMITTERS, SCHEDULERS = 48, 6, 4
+
+
+def test_schedulers_killed_in_a_storm_of_submissions(processes: Processes, database: Database) -> None:
+    """Wherever in its tick a scheduler dies, no job is left, and no step is done twice."""
+    processes.start_all(CUPILOT_TEST_SLOW="0.02")
+    jobs: list[uuid.UUID] = []
+    small = job_spec(method=SceConfig(population=2, generations=1, elites=1))
+
+    def submit_many(number: int) -> None:
+        for _ in range(STORM // SUBMITTERS):
+            with database.transaction() as session:
+                team = ensure_team(session, f"storm {number % 3}")
+                new, _ = submit_job(session, team.id, small, idempotency_key=None, request_hash="0")
+            jobs.append(new.id)
+
+    with ThreadPoolExecutor(SUBMITTERS) as pool:
+        storm = [pool.submit(submit_many, number) for number in range(SUBMITTERS)]
+        name = "scheduler"
+        for count in range(SCHEDULERS):
+            wait_until(lambda: len(jobs) >= STORM * count // SCHEDULERS, processes.log())  # noqa: B023
+            processes.kill(name)
+            name = f"scheduler-{count}"
+            processes.scheduler(name)
+        for each in storm:
+            each.result()
+    ends = {wait_for_end(processes, job_id).state for job_id in jobs}
+    assert len(jobs) == STORM
+    assert ends == {JobState.SUCCEEDED}
+    for job_id in jobs:
+        assert_done_once(database, job_id)
 
 
 def test_a_standby_scheduler_takes_over(processes: Processes, database: Database) -> None:
