@@ -28,7 +28,9 @@ from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 
 JOBS = ("h200_fp32", "h200_fp32_more", "h200_tf32", "cpu_level1")
 """Records of whole jobs of the playbook."""
-SIZES = ("small", "full")
+CPU_RUNS = records.RESULTS / "cost_model_cpu.json"
+"""Times that ``benchmarks.cost_model --measure`` took."""
+SIZES: tuple[problems.Size, ...] = ("small", "full")
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,15 @@ def facts_of(problem: Problem) -> ProblemFacts:
     return Reference(problem.source, problem.policy, device, seed=0).facts(problem.content_hash())
 
 
+def text_of(strategy: Strategy) -> str:
+    """Return a strategy in the ladders' text form, without its rationale."""
+    uses = []
+    for use in strategy.techniques:
+        values = ", ".join(f"{name}={value}" for name, value in use.parameters.items())
+        uses.append(f"{use.id}({values})" if values else use.id)
+    return ", ".join(uses)
+
+
 def _of_jobs() -> Iterator[Point]:
     for name in JOBS:
         for job in records.read(name)["jobs"]:
@@ -117,8 +128,7 @@ def _of_champions() -> Iterator[Point]:
 
 
 def _of_cpu_runs() -> Iterator[Point]:
-    path = records.RESULTS / "cost_model_cpu.json"
-    record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"problems": {}}
+    record = json.loads(CPU_RUNS.read_text(encoding="utf-8")) if CPU_RUNS.exists() else {"problems": {}}
     for name, row in record["problems"].items():
         brief = briefing_of(
             problems.load(name),
@@ -127,7 +137,7 @@ def _of_cpu_runs() -> Iterator[Point]:
             Peaks.model_validate(record["peaks"]),
         )
         for text, measured in row.items():
-            yield _point("cost_model_cpu", brief, parse(text + ": "), measured)
+            yield _point("cost_model_cpu", brief, parse(f"{text}: "), measured)
 
 
 def _point(source: str, brief: Briefing, strategy: Strategy, measured_us: float) -> Point:
@@ -143,6 +153,6 @@ def _space(brief: Briefing) -> Space:
 
 
 def _problem(name: str, known_hash: str, policy: NumericsPolicy) -> Problem | None:
-    """Return the built-in problem at the size with this hash; at its full size where its text has changed since."""
+    """Return the built-in problem at the size with this hash; None where its text has changed since."""
     sized = [problems.load(name, size=size, policy=policy) for size in SIZES]
     return next((item for item in sized if item.content_hash() == known_hash), None)

@@ -510,6 +510,23 @@ def test_a_plan_refuses_what_a_submission_would(world: World, team: Team) -> Non
     assert _error(team.http.post("/v1/jobs/plan", json=job_request()))["code"] == "quota_exceeded"
 
 
+def test_a_plan_says_which_line_the_playbook_has_no_kernel_for(team: Team) -> None:
+    source = SOURCE.replace("torch.softmax(x, dim=1)", "torch.erfinv(x)")
+    assert source != SOURCE
+    plan = team.http.post("/v1/jobs/plan", json=job_request(problem={"source": source})).json()
+    (note,) = [note for note in plan["notes"] if "no_template" in note]
+    assert "torch.erfinv(x)` in line " in note
+    assert "near it are supported" in note
+    assert "cupilot submit FILE --agents hybrid" in note
+
+
+def test_a_plan_on_what_was_traced_before_says_that_there_is_a_kernel(world: World, team: Team) -> None:
+    with world.database.transaction() as session:
+        Story(session, team.id).prepare()
+    plan = team.http.post("/v1/jobs/plan", json=job_request()).json()
+    assert "The playbook has a kernel for this problem on cpu." in plan["notes"]
+
+
 def test_a_plan_says_that_a_job_would_end_as_its_predecessor_without_a_template(world: World, team: Team) -> None:
     with world.database.transaction() as session:
         evolved(session, team.id, problem=Problem(name="other", source=SOURCE + "\n# another\n"))
@@ -518,6 +535,8 @@ def test_a_plan_says_that_a_job_would_end_as_its_predecessor_without_a_template(
     plan = team.http.post("/v1/jobs/plan", json=job_request()).json()
     assert plan["guess"] is None
     assert "would end in the same way" in plan["notes"][0]
+    assert "--agents hybrid" in plan["notes"][0]
+    assert plan["notes"][1] == "That job said: no template"
     refused = team.http.post(f"/v1/jobs/{failed}/retry")
     assert (refused.status_code, _error(refused)["code"]) == (409, "conflict")
     assert "have no template" in _error(refused)["message"]
