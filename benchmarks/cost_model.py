@@ -109,7 +109,7 @@ def problems_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if len(group) < FEWEST:
             continue
         best = min(row["measured_us"] for row in group)
-        first = min(group, key=lambda row: row["predicted_us"])
+        first = _tried_first(group)
         rungs = [row for row in group if row["rung"] is not None]
         ladder_first = min(rungs, key=lambda row: row["rung"]) if rungs else None
         table.append(
@@ -125,6 +125,13 @@ def problems_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         )
     return table
+
+
+def _tried_first(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the strategy that a job would try first: of the best class, the one that the ladder has first."""
+    classes = cost.ranks([row["predicted_us"] for row in group])
+    places = [len(group) if row["rung"] is None else row["rung"] for row in group]
+    return group[min(range(len(group)), key=lambda at: (classes[at], places[at]))]
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -17,6 +17,8 @@ CHAIN = 8
 """Additions in flight that hide an addition's latency: two units, four cycles."""
 ONE_CORE = 0.7
 """Exponent by which one core gets more than its share of the bandwidth."""
+REACHED = 0.7
+"""Share of the measured bandwidth that kernels reach."""
 CORE_CACHE = 2**20
 """Bytes of a core's own cache."""
 CACHED = 0.25
@@ -37,7 +39,7 @@ def _cores(choice: Choice) -> int:
 
 
 def _bandwidth(choice: Choice) -> float:
-    return choice.rates.bandwidth * (_cores(choice) / choice.rates.units) ** ONE_CORE
+    return choice.rates.bandwidth * REACHED * (_cores(choice) / choice.rates.units) ** ONE_CORE
 
 
 def _lanes(choice: Choice) -> int:

@@ -15,7 +15,7 @@ from agents.playbook.templates.cuda_matmul_parts import Tiling
 
 ITEM = 4
 """Bytes of an element: templates are float32."""
-CACHE_SPEED = 2.5
+CACHE_SPEED = 4.0
 """Bandwidth of L2 over that of main memory."""
 UNROLLED = 4
 """Loads of a loop that compilers issue before they wait, where nothing asks for more."""
@@ -31,7 +31,7 @@ TREE_SECONDS = 0.6e-6
 WARPGROUP, TENSOR, SIMT, THREAD = 0.92, 0.2, 0.66, 0.1
 """Shares of the peak that products reach: on warpgroups, on single warps' tensor cores, from registers of eight by
 eight, and without tiles."""
-FULL_RATIO = 4.0
+FULL_RATIO = 2.8
 """Multiply-adds a value of shared memory from which on a multiprocessor's scalar units are fed."""
 
 
@@ -147,7 +147,7 @@ def _rate(choice: Choice) -> float:
         return choice.rates.matrix * (WARPGROUP if "warpgroup_mma" in choice else TENSOR)
     rows_, cols = _rectangle(choice)
     fed = min(1.0, rows_ * cols / (rows_ + cols) / FULL_RATIO)
-    rate = choice.rates.scalar * SIMT * fed**0.75
+    rate = choice.rates.scalar * SIMT * fed
     for technique, without in (("double_buffering", 0.92), ("vector_loads", 0.82), ("bank_padding", 0.95)):
         rate *= 1 if technique in choice else without
     return rate
