@@ -26,6 +26,7 @@ from api.dependencies import (
     plain_text,
 )
 from api.documentation import JOB_EXAMPLES, errors
+from api.foresight import foreseen
 from api.turns import client_of
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.people import Role
@@ -97,7 +98,7 @@ def plan_job(
     session: Transaction, caller: Member, request: Annotated[JobRequest, Body(openapi_examples=JOB_EXAMPLES)]
 ) -> JobPlan:
     """Check a job without making it: what it can use at most, and what earlier jobs used."""
-    return plan(session, caller.team_id, request)
+    return plan(session, caller.team_id, request, foreseen)
 
 
 @router.get("", summary="List jobs", responses=errors(401, 404, 422))
