@@ -15,11 +15,13 @@ from markupsafe import Markup
 
 from api.pages.words import number, times
 from cupilot.domain.evaluation import Preparation
-from cupilot.schemas import CandidateSummary
 from cupilot.storage.jobs.best_so_far import Improvement
+from cupilot.storage.jobs.members import Member
 
 WIDTH, HEIGHT = 720.0, 260.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 16.0, 22.0, 34.0
+MOST_DOTS = 300
+"""Of a figure; of more candidates the last that were the best, and every so many of the others."""
 SPARK_WIDTH, SPARK_HEIGHT = 96.0, 22.0
 
 Point = tuple[float, float]
@@ -61,7 +63,7 @@ class Series:
 
 
 def progress(
-    candidates: Sequence[CandidateSummary],
+    candidates: Sequence[Member],
     best: Sequence[Improvement],
     base: str,
     levels: Sequence[Level] = (),
@@ -83,7 +85,8 @@ def progress(
             highest = speedup
     line.append((float(measured[-1][0].ordinal), highest))
     dots = []
-    for candidate, speedup in measured:
+    for candidate in _thinned([candidate for candidate, _ in measured], set(intervals)):
+        speedup = candidate.speedup or 0.0
         interval = intervals.get(candidate.ordinal)
         extent = f" ({interval.low:.2f} to {interval.high:.2f})" if interval else ""
         dots.append(
@@ -102,7 +105,7 @@ def progress(
     return _chart(Series("candidate", "speedup over PyTorch eager", line, dots, [Level(1.0, "PyTorch eager"), *near]))
 
 
-def population(candidates: Sequence[CandidateSummary], base: str) -> Markup:
+def population(candidates: Sequence[Member], base: str) -> Markup:
     """Draw each measured candidate by the two terms of its fitness; those that selection kept are ringed."""
     dots = [
         Dot(
@@ -112,7 +115,7 @@ def population(candidates: Sequence[CandidateSummary], base: str) -> Markup:
             f"candidate {candidate.ordinal}: {times(candidate.speedup)} at {100 * candidate.utilisation:.3g} %",
             href=f"{base}/{candidate.ordinal}",
         )
-        for candidate in candidates
+        for candidate in _thinned([one for one in candidates if one.speedup and one.utilisation is not None], set())
         if candidate.speedup is not None and candidate.utilisation is not None
     ]
     if not dots:
@@ -199,11 +202,19 @@ def roofline(known: Preparation, best: Sequence[Improvement], base: str) -> Mark
     return _svg(WIDTH, HEIGHT, f"Roofline: {number(placement.intensity)} operations per byte", drawn)
 
 
-def _kind(candidate: CandidateSummary) -> str:
+def _thinned(candidates: Sequence[Member], needed: set[int]) -> list[Member]:
+    """Return at most about :data:`MOST_DOTS` of them, among them those of the ordinals that are needed."""
+    if len(candidates) <= MOST_DOTS:
+        return list(candidates)
+    every = math.ceil(len(candidates) / MOST_DOTS)
+    return [one for place, one in enumerate(candidates) if place % every == 0 or one.ordinal in needed]
+
+
+def _kind(candidate: Member) -> str:
     return f"{candidate.verdict.value if candidate.verdict else 'none'}{' kept' if candidate.survives else ''}"
 
 
-def _outcome(candidate: CandidateSummary) -> str:
+def _outcome(candidate: Member) -> str:
     return candidate.verdict.value if candidate.verdict else candidate.reason or candidate.state
 
 
@@ -231,8 +242,8 @@ def _chart(series: Series) -> Markup:
         y = at(low, level.y)[1]
         drawn += _segment(f"level {level.kind}", (LEFT, y), (WIDTH - RIGHT, y))
         drawn += _text(WIDTH - RIGHT, y - 4, level.name, "right")
-    for start, end in pairwise(series.points):
-        drawn += _segment("series", at(*start), at(*end))
+    if len(series.points) > 1:
+        drawn += _path([at(*point) for point in series.points])
     for dot in series.dots:
         if dot.low is not None and dot.high is not None:
             drawn += _segment("extent", at(dot.x, dot.low), at(dot.x, dot.high))
@@ -304,6 +315,10 @@ def _ticks(highest: float) -> tuple[float, int]:
 
 def _segment(kind: str, start: Point, end: Point) -> Markup:
     return Markup('<line class="{}" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(kind, *start, *end)
+
+
+def _path(points: Sequence[Point]) -> Markup:
+    return Markup('<polyline class="series" points="{}"/>').format(" ".join(f"{x},{y}" for x, y in points))
 
 
 def _text(x: float, y: float, words: str, kind: str) -> Markup:

@@ -1,32 +1,55 @@
-"""Draw a job's family tree as SVG: a column for each generation, a curve from each parent to its child."""
+"""Draw a job's family tree as SVG: a column for each generation, a curve from each parent to its child.
+
+Of a large family :func:`notable` chooses who is drawn first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from markupsafe import Markup
 
 from api.pages.words import times
-from cupilot.schemas import CandidateSummary
+from cupilot.storage.jobs.members import Member
 
 NODE_WIDTH, NODE_HEIGHT = 96.0, 24.0
 COLUMN, ROW = 176.0, 34.0
 MARGIN, HEAD = 12.0, 34.0
 
 
-def lineage(candidates: Sequence[CandidateSummary], base: str, best: int | None = None) -> Markup:
+def notable(candidates: Sequence[Member], most: int, best: int | None) -> list[Member]:
+    """Return at most so many: the best and its ancestors, then those that selection kept, then the newest."""
+    if len(candidates) <= most:
+        return list(candidates)
+    known = {candidate.id: candidate for candidate in candidates}
+    open_ = [candidate.id for candidate in candidates if candidate.ordinal == best]
+    line: dict[UUID, None] = {}
+    while open_ and len(line) < most:
+        member = open_.pop(0)
+        if member in known and member not in line:
+            line[member] = None
+            open_.extend(known[member].parents)
+    newest = list(reversed(candidates))
+    others = [member.id for member in newest if member.survives] + [member.id for member in newest]
+    chosen = set(list(dict.fromkeys([*line, *others]))[:most])
+    return [candidate for candidate in candidates if candidate.id in chosen]
+
+
+def lineage(candidates: Sequence[Member], base: str, best: int | None = None) -> Markup:
     """Draw the tree; ``base`` is the URL of the candidates' pages, ``best`` the winner's number. Empty without any."""
     places: dict[object, tuple[float, float]] = {}
     rows: dict[int, int] = {}
+    columns = {number: column for column, number in enumerate(sorted({member.generation for member in candidates}))}
     for candidate in candidates:
         row = rows.get(candidate.generation, 0)
         rows[candidate.generation] = row + 1
-        places[candidate.id] = (MARGIN + candidate.generation * COLUMN, HEAD + row * ROW)
+        places[candidate.id] = (MARGIN + columns[candidate.generation] * COLUMN, HEAD + row * ROW)
     if not places:
         return Markup()
     heads = Markup("").join(
-        Markup('<text class="tick" x="{}" y="18">generation {}</text>').format(MARGIN + number * COLUMN, number + 1)
-        for number in sorted(rows)
+        Markup('<text class="tick" x="{}" y="18">generation {}</text>').format(MARGIN + column * COLUMN, number + 1)
+        for number, column in columns.items()
     )
     edges = Markup("").join(
         _edge(places[parent], places[candidate.id], f"{candidate.ordinal}")
@@ -59,7 +82,7 @@ def _edge(parent: tuple[float, float], child: tuple[float, float], of: str) -> M
     )
 
 
-def _node(candidate: CandidateSummary, place: tuple[float, float], base: str, best: int | None) -> Markup:
+def _node(candidate: Member, place: tuple[float, float], base: str, best: int | None) -> Markup:
     x, y = place
     verdict = candidate.verdict.value if candidate.verdict else "none"
     outcome = candidate.verdict.value if candidate.verdict else candidate.reason or candidate.state

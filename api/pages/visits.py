@@ -47,7 +47,10 @@ HEADERS = {
 LARGEST_FIELD = 300_000
 """Characters of a form's field; a problem's source is the longest."""
 
-SECTIONS = {"job": "jobs", "candidate": "jobs", "submit": "jobs", "compare": "jobs", "board": "boards"}
+SECTIONS = {
+    **dict.fromkeys(("job", "candidate", "candidates", "lineage", "submit", "compare"), "jobs"),
+    "board": "boards",
+}
 """Which entry of the navigation a page belongs to, where it is not its own name."""
 
 

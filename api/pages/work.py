@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from statistics import median
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -15,7 +14,7 @@ from starlette.responses import Response
 
 from api.dependencies import Transaction, plain_text
 from api.pages import charts
-from api.pages.lineage import lineage
+from api.pages.lineage import lineage, notable
 from api.pages.visits import COOKIE, HOME, PageRoute, Visitor, page
 from api.routes.events import continue_after, event_stream
 from cupilot.domain.errors import InvalidInput, NotFound, Pruned
@@ -31,11 +30,13 @@ from cupilot.storage.db.feed import nothing_follows
 from cupilot.storage.jobs import timelines
 from cupilot.storage.jobs.best_so_far import Improvement, improvements, risen
 from cupilot.storage.jobs.call_views import call_view, list_calls
-from cupilot.storage.jobs.candidate_views import candidate_view, list_candidates
+from cupilot.storage.jobs.candidate_views import MAX_ORDINAL, candidate_view, list_candidates
+from cupilot.storage.jobs.candidate_views import Order as CandidateOrder
 from cupilot.storage.jobs.comparison_views import compare_candidates
 from cupilot.storage.jobs.job_views import job_view, list_jobs
 from cupilot.storage.jobs.jobs import get_job
 from cupilot.storage.jobs.measurements import MAX_MEASUREMENTS, measurements
+from cupilot.storage.jobs.members import members, worth_of_techniques
 from cupilot.storage.jobs.progress import preparation_of
 from cupilot.storage.jobs.report_views import report_on
 from cupilot.storage.jobs.steering_views import list_directives
@@ -43,8 +44,9 @@ from cupilot.storage.jobs.step_views import job_log, list_steps
 from cupilot.storage.people.people import team_for, team_of_job
 
 ROWS = 50
-DRAWN = 500
-"""Candidates of a job that its page lists and draws; the command line and REST page through all."""
+DRAWN = 150
+"""Candidates of a job that its page draws as a tree; a page of its own draws all."""
+ANCESTORS = 50
 LOG_LINES = 200
 MAX_BEST = 60
 MOST_COMPARED = 6
@@ -114,10 +116,8 @@ def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
     """Show a job: its state, figures, candidates by generation and newest events."""
     team = team_of_job(session, caller, job)
     view = job_view(session, team, job)
-    candidates = list_candidates(session, team, job, limit=DRAWN)
-    generations: dict[int, list[CandidateSummary]] = {}
-    for candidate in candidates.items:
-        generations.setdefault(candidate.generation, []).append(candidate)
+    population = members(session, team, job)
+    drawn = notable(population, DRAWN, view.best.ordinal if view.best else None)
     base = f"{HOME}/jobs/{job}/candidates"
     best = improvements(session, team, job, MAX_BEST)
     found = report_on(session, team, job, str(view.best.ordinal)) if view.best else None
@@ -127,14 +127,15 @@ def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
         events=None if view.final else f"{HOME}/jobs/{job}/events",
         job=view,
         may_act=_may_act(caller, team),
-        generations=generations,
-        more=candidates.next_after is not None,
-        progress=charts.progress(candidates.items, best, base, _levels(view)),
-        population=charts.population(candidates.items, base),
-        lineage=lineage(candidates.items, base, view.best.ordinal if view.best else None),
+        generations=_newest(session, team, view),
+        listed=ROWS,
+        progress=charts.progress(population, best, base, _levels(view)),
+        population=charts.population(population, base),
+        lineage=lineage(drawn, base, view.best.ordinal if view.best else None),
+        drawn=len(drawn),
         roofline=_roofline(session, team, job, best, base),
         funnel=_funnel(view),
-        techniques=_worth(candidates.items),
+        techniques=worth_of_techniques(session, team, job),
         credits=found.candidate.credits if found else [],
         seconds=charts.line(timelines.used_device_seconds(session, team, job), "minutes", "seconds on devices"),
         dollars=charts.line(timelines.used_dollars(session, team, job), "minutes", "US dollars for models"),
@@ -144,6 +145,71 @@ def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
         advice=found.next_steps if found else [],
         log=job_log(session, team, job, lines=LOG_LINES).splitlines(),
     )
+
+
+def _newest(session: Session, team: UUID, view: JobView) -> dict[int, list[CandidateSummary]]:
+    """Return the newest candidates by generation."""
+    found: dict[int, list[CandidateSummary]] = {}
+    for candidate in list_candidates(session, team, view.id, after=view.candidates - ROWS - 1, limit=ROWS).items:
+        found.setdefault(candidate.generation, []).append(candidate)
+    return found
+
+
+@router.get("/jobs/{job}/candidates")
+def candidates(
+    *,
+    session: Transaction,
+    caller: Visitor,
+    job: UUID,
+    order: CandidateOrder = "speedup",
+    verdict: Text = None,
+    generation: Text = None,
+    cursor: Text = None,
+) -> Response:
+    """List a job's candidates, the fastest first or as they were made."""
+    team = team_of_job(session, caller, job)
+    asked = {"order": order, "verdict": verdict or "", "generation": generation or ""}
+    return page(
+        "candidates",
+        caller,
+        job=job_view(session, team, job),
+        asked=asked,
+        verdicts=[known.value for known in Verdict],
+        found=list_candidates(
+            session,
+            team,
+            job,
+            verdict=_verdict(asked["verdict"]),
+            generation=_generation(asked["generation"]),
+            order=order,
+            cursor=cursor,
+            limit=ROWS,
+        ),
+    )
+
+
+def _verdict(given: str) -> Verdict | None:
+    if given and given not in set(Verdict):
+        raise InvalidInput(f"{given!r} is no verdict", hint=f"one of {', '.join(Verdict)}", where="verdict")
+    return Verdict(given) if given else None
+
+
+def _generation(given: str) -> int | None:
+    """Return the number that the database knows: people count from one."""
+    if given and not (given.isascii() and given.isdigit() and 0 < int(given) <= MAX_ORDINAL):
+        raise InvalidInput(f"{given!r} is no generation", hint="a number from 1 on", where="generation")
+    return int(given) - 1 if given else None
+
+
+@router.get("/jobs/{job}/lineage")
+def whole_lineage(session: Transaction, caller: Visitor, job: UUID) -> Response:
+    """Draw the family tree of all of a job's candidates, which may be large."""
+    team = team_of_job(session, caller, job)
+    view = job_view(session, team, job)
+    drawn = lineage(
+        members(session, team, job), f"{HOME}/jobs/{job}/candidates", view.best.ordinal if view.best else None
+    )
+    return page("lineage", caller, job=view, lineage=drawn)
 
 
 def _may_act(caller: Any, team: UUID) -> bool:
@@ -174,27 +240,6 @@ def _funnel(view: JobView) -> list[tuple[str, int]]:
     ]
 
 
-def _worth(candidates: Sequence[CandidateSummary]) -> list[dict[str, Any]]:
-    """Return each technique's tries, kernels that count, and their speedups, the best first."""
-    speeds: dict[str, list[float]] = {}
-    tries: dict[str, int] = {}
-    for candidate in candidates:
-        for technique in candidate.techniques:
-            tries[technique] = tries.get(technique, 0) + 1
-            speeds.setdefault(technique, []).extend([candidate.speedup] if candidate.speedup is not None else [])
-    rows = [
-        {
-            "id": technique,
-            "tries": count,
-            "counted": len(speeds[technique]),
-            "median": median(speeds[technique]) if speeds[technique] else None,
-            "best": max(speeds[technique], default=None),
-        }
-        for technique, count in tries.items()
-    ]
-    return sorted(rows, key=lambda row: -(row["best"] or 0.0))
-
-
 def _exports(found: Report | None) -> list[tuple[str, str | None]]:
     """Return the forms of export, each with the reason where it cannot be had; none of a file that somebody had."""
     if found is None or (found.job.best and found.job.best.kernel_kind is KernelKind.IMPORTED):
@@ -222,6 +267,7 @@ def one_candidate(
         candidate=view,
         may_act=_may_act(caller, team),
         parents=parents,
+        ancestors=view.lineage[:ANCESTORS],
         changed=changed,
         calls=calls,
         steps=list_steps(session, team, job, candidate=str(view.ordinal), cursor=None, limit=ROWS).items,

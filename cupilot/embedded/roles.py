@@ -26,7 +26,9 @@ from cupilot.embedded.models import MODEL_VARIABLES
 from cupilot.embedded.process import Command
 from cupilot.settings import Settings
 
-_OURS = frozenset(f"CUPILOT_{name.upper()}" for name in Settings.model_fields)
+_OF_THE_API = "CUPILOT_OIDC_CLIENT_SECRET"
+"""The one setting that no process but the API needs: agents and GPU workers run what models wrote."""
+_OURS = frozenset(f"CUPILOT_{name.upper()}" for name in Settings.model_fields) - {_OF_THE_API}
 """The service's own settings, which a process needs whatever they are called: ``CUPILOT_RATE_LIMIT_KEY`` is a number,
 and without its ``CUPILOT_METRICS_TOKEN`` the API would leave ``/metrics`` open."""
 _GPU_WORKER_SEES = re.compile(
@@ -122,7 +124,9 @@ class Api(Role):
 
     def __init__(self, settings: dict[str, str], cluster: Cluster) -> None:
         argv = _launch("api", preload=["fastapi", "uvicorn", *_DATABASE])
-        super().__init__("api", argv, without_secrets(environment(settings)))
+        seen = environment(settings)
+        client = {name: value for name, value in seen.items() if name == _OF_THE_API}
+        super().__init__("api", argv, without_secrets(seen) | client)
         self._cluster = cluster
 
     def is_ready(self) -> bool:
@@ -201,7 +205,7 @@ def make_workers(
     model, else 1: the playbook computes, on cores that CPU kernels are timed on. Only the agent worker, which calls
     models, sees secrets that are not the stack's own.
     """
-    own = environment(settings)
+    own = {name: value for name, value in environment(settings).items() if name != _OF_THE_API}
     gpu_sees = {name: value for name, value in without_secrets(own).items() if _GPU_WORKER_SEES.match(name)}
     steps = model_calls or (MODEL_CALLS if any(own.get(name) for name in MODEL_VARIABLES) else 1)
     agent = Worker("agent", ["agent", "--concurrency", str(steps)], own, cluster)

@@ -17,10 +17,11 @@ function ago(element) {
 const refreshTimes = () => document.querySelectorAll("time[data-ago]").forEach(ago);
 
 // ---- live regions: on news, fetch this page again and replace what changed ----
-let asking = false, again = false;
+let asking = false, again = false, pause = 400;
 async function renew() {
   if (asking) { again = true; return; }
   asking = true;
+  const began = performance.now();
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
     if (answer.redirected && answer.url.includes("/login")) { location.assign(answer.url); return; }
@@ -28,7 +29,9 @@ async function renew() {
   } catch { /* the service is away: the next event or poll asks again */ }
   finally {
     asking = false;
-    if (again) { again = false; setTimeout(renew, 500); }
+    // A page that takes long is asked for less often: most of the time is left to the service, and to the reader.
+    pause = Math.max(400, 5 * (performance.now() - began));
+    if (again) { again = false; setTimeout(renew, pause); }
   }
 }
 function replace(fresh) {
@@ -59,7 +62,7 @@ function follow() {
   const { events, poll, final } = document.body.dataset;
   if (events && final !== "true") {
     let waiting = 0;
-    const news = () => { if (!waiting) waiting = setTimeout(() => { waiting = 0; renew(); }, 400); };
+    const news = () => { if (!waiting) waiting = setTimeout(() => { waiting = 0; renew(); }, pause); };
     source = new EventSource(events);
     source.onopen = () => { mark(true, "live"); };
     source.onmessage = news;

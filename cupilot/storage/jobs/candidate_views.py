@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, func, select, tuple_
+from sqlalchemy import ColumnElement, Select, func, select, text, tuple_
 from sqlalchemy.orm import Session, aliased, defer
 
 from cupilot.domain.errors import InvalidInput, NotFound
@@ -78,14 +78,19 @@ def _fastest_first(session: Session, query: _Listed, job: UUID, after: int | Non
     return query.order_by(Candidate.speedup.desc().nulls_last(), Candidate.ordinal)
 
 
-def candidate_view(session: Session, team: UUID, job_id: UUID, reference: str) -> CandidateView:
-    """Return one candidate of a job, by id or by ordinal; NotFound where the team's job has none such."""
+def candidate_view(
+    session: Session, team: UUID, job_id: UUID, reference: str, *, with_lineage: bool = True
+) -> CandidateView:
+    """Return one candidate of a job, by id or by ordinal; NotFound where the team's job has none such.
+
+    Without its lineage where nobody reads it: it may be a thousand ancestors.
+    """
     job = get_job(session, team, job_id)
     row = session.execute(_listed().where(Candidate.job_id == job.id, candidate_is(reference))).one_or_none()
     if row is None:
         raise _no_candidate()
     candidate, generation, strategy, failure = row
-    lineage = _lineage(session, candidate.id)
+    lineage = _lineage(session, candidate.id) if with_lineage else []
     parents = {entry.candidate: entry.parents for entry in lineage}
     return CandidateView(
         **_fields(candidate, generation, strategy, failure, parents),
@@ -196,21 +201,29 @@ def _lineage(session: Session, candidate: UUID) -> list[LineageEntry]:
     tree = select(Candidate.id.label("id")).where(Candidate.id == candidate).cte("lineage", recursive=True)
     link = aliased(CandidateParent)
     tree = tree.union(select(link.parent_id).join(tree, link.candidate_id == tree.c.id))
-    query = _listed().where(Candidate.id.in_(select(tree.c.id))).options(defer(Candidate.notes))
+    # A thousand ancestors are told without reading a strategy of theirs.
+    techniques = func.jsonb_path_query_array(StrategyRow.body, text("'$.techniques[*].id'"))
+    fields = (Candidate.id, Candidate.ordinal, Candidate.operator, Candidate.verdict, Candidate.speedup)
+    query = (
+        select(*fields, Generation.number, techniques.label("techniques"))
+        .join(Generation, Generation.id == Candidate.generation_id)
+        .outerjoin(StrategyRow, StrategyRow.id == func.coalesce(Candidate.aligned_strategy_id, Candidate.strategy_id))
+        .where(Candidate.id.in_(select(tree.c.id)))
+    )
     rows = session.execute(query.order_by(Candidate.ordinal.desc()).limit(MAX_LINEAGE)).all()
-    parents = _parents(session, [ancestor.id for ancestor, *_ in rows])
+    parents = _parents(session, [ancestor.id for ancestor in rows])
     return [
         LineageEntry(
             candidate=ancestor.id,
             ordinal=ancestor.ordinal,
-            generation=generation,
+            generation=ancestor.number,
             operator=ancestor.operator,
             parents=parents.get(ancestor.id, []),
             verdict=ancestor.verdict,
             speedup=ancestor.speedup,
-            techniques=_techniques(strategy),
+            techniques=ancestor.techniques or [],
         )
-        for ancestor, generation, strategy, _ in rows
+        for ancestor in rows
     ]
 
 

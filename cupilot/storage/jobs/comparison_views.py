@@ -45,16 +45,16 @@ def _find(session: Session, team: UUID, reference: str, where: str) -> Candidate
     except ValueError:
         raise _not_found(reference, where) from None
     if colon:
-        return candidate_view(session, team, key, ordinal)
+        return candidate_view(session, team, key, ordinal, with_lineage=False)
     whole = session.scalars(scoped(select(Job), team).where(Job.id == key)).one_or_none()
     if whole is not None:
         if whole.best_candidate_id is None:
             raise NotFound("that job has no proven kernel yet", hint="name a candidate: job:ordinal", where=where)
-        return candidate_view(session, team, key, str(whole.best_candidate_id))
+        return candidate_view(session, team, key, str(whole.best_candidate_id), with_lineage=False)
     candidate = session.scalars(scoped(select(Candidate), team).where(Candidate.id == key)).one_or_none()
     if candidate is None:
         raise _not_found(reference, where)
-    return candidate_view(session, team, candidate.job_id, str(key))
+    return candidate_view(session, team, candidate.job_id, str(key), with_lineage=False)
 
 
 def _not_found(reference: str, where: str) -> NotFound:

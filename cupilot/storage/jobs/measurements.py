@@ -14,7 +14,7 @@ from cupilot.domain.states import EvaluationPurpose
 from cupilot.schemas import Measurement, MeasurementList
 from cupilot.storage.db.cursor import cut, decode_cursor, encode_cursor
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job
-from cupilot.storage.jobs.candidate_views import candidate_view
+from cupilot.storage.jobs.candidate_views import find_candidate
 from cupilot.storage.jobs.jobs import get_job, problem_of
 
 MAX_MEASUREMENTS = 200
@@ -44,15 +44,15 @@ def measurements(
     session: Session, team: UUID, job: UUID, reference: str, *, cursor: str | None = None, limit: int = MAX_MEASUREMENTS
 ) -> MeasurementList:
     """Return what was measured of a candidate's kernel in any of the team's jobs on its problem, the newest first."""
-    candidate = candidate_view(session, team, job, reference)
+    candidate = find_candidate(session, team, job, reference)
     problem = problem_of(session, get_job(session, team, job))
     rows: Sequence[EvaluationRow] = []
     following = None
-    if candidate.kernel is not None:
+    if candidate.kernel_hash is not None:
         query = (
             select(EvaluationRow)
             .join(Job, Job.id == EvaluationRow.job_id)
-            .where(Job.team_id == team, EvaluationRow.kernel_hash == candidate.kernel.hash)
+            .where(Job.team_id == team, EvaluationRow.kernel_hash == candidate.kernel_hash)
             .where(EvaluationRow.problem_hash == problem.hash)
             .where(EvaluationRow.purpose != EvaluationPurpose.ATTRIBUTE)
             .order_by(EvaluationRow.created_at.desc(), EvaluationRow.id.desc())
@@ -65,7 +65,7 @@ def measurements(
             session.scalars(query).all(), limit, lambda row: encode_cursor(row.created_at, row.id, "measurements")
         )
     return MeasurementList(
-        kernel=candidate.kernel.hash if candidate.kernel else None,
+        kernel=candidate.kernel_hash,
         items=[_measurement(row) for row in rows],
         next_cursor=following,
     )

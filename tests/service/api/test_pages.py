@@ -120,6 +120,8 @@ def test_every_page_shows_a_job_that_was_evolved(browser: httpx.Client, job: str
             "<svg",
             "job.succeeded",
         ),
+        f"/ui/jobs/{job}/candidates": ("2.00x", "the fastest first", "Compare chosen"),
+        f"/ui/jobs/{job}/lineage": ("5 candidates", "generation 2", "winner"),
         f"/ui/jobs/{job}/candidates/4": ("crossover", "simd", "// candidate 4", "What it changed against", "passed"),
         f"/ui/jobs/{job}/candidates/2": ("wrong_value: out[0] is 1, should be 2",),
         f"/ui/compare?first={job}:0&second={job}:4": (
@@ -129,7 +131,7 @@ def test_every_page_shows_a_job_that_was_evolved(browser: httpx.Client, job: str
         ),
         "/ui/leaderboards": ("double", "2.00x"),
         "/ui/cluster": ("Scheduler down", "Device use", "device seconds a day by days from today"),
-        "/ui/team": ("GPU seconds", "cpk_", "device seconds a day by days from today"),
+        "/ui/team": ("device time", "cpk_", "device seconds a day by days from today"),
     }
     for path, parts in seen.items():
         text = shown(browser, path)

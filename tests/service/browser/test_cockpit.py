@@ -23,6 +23,7 @@ from cupilot.embedded.servers import Running
 from cupilot.settings import Settings
 from cupilot.storage.db.tables.people import Team as TeamRow
 from cupilot.storage.people.teams import create_api_key, ensure_user, set_role
+from tests.service.api.identity_provider import CLIENT, SECRET, IdentityProvider, serving
 from tests.service.api.world import Story, Team, World, audited, evolved, live, rejected
 from tests.service.browser import chromium as browsers
 from tests.service.browser.chromium import Browser
@@ -59,8 +60,21 @@ class Workers:
 
 
 @pytest.fixture(scope="module")
-def world(database_url: str, valkey: Running) -> Iterator[World]:
-    settings = Settings(database_url=SecretStr(database_url), redis_url=SecretStr(valkey.url))
+def provider() -> Iterator[IdentityProvider]:
+    with serving() as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def world(database_url: str, valkey: Running, provider: IdentityProvider) -> Iterator[World]:
+    settings = Settings(
+        database_url=SecretStr(database_url),
+        redis_url=SecretStr(valkey.url),
+        oidc_issuer=provider.url,
+        oidc_client_id=CLIENT,
+        oidc_client_secret=SecretStr(SECRET),
+        oidc_name="Example",
+    )
     app = create_app(settings)
     with live(app, lifespan="on") as url:
         world = World(app.state.database, url)
@@ -80,11 +94,12 @@ def browser(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module")
 def team(world: World) -> Team:
-    """Admins, so that every page is theirs to see."""
+    """An admin who runs the service, so that every page is theirs to see."""
     team = world.team()
     with world.database.transaction() as session:
         row = session.get_one(TeamRow, team.id)
         user = ensure_user(session, "ada")
+        user.cluster_admin = True
         set_role(session, row, user, Role.ADMIN)
         key = create_api_key(session, row, "browser", user=user)[1]
     return Team(team.id, key, world.http(key))
@@ -204,6 +219,9 @@ def test_every_page_is_sound_wide_narrow_light_and_dark(world: World, browser: B
         "boards": "/ui/leaderboards",
         "pool": "/ui/pool?ask=softmax",
         "experiments": "/ui/experiments",
+        "candidates": f"/ui/jobs/{job}/candidates",
+        "lineage": f"/ui/jobs/{job}/lineage",
+        "operations": "/ui/operations",
         "cluster": "/ui/cluster",
         "team": "/ui/team",
         "audit": "/ui/audit",
@@ -238,3 +256,29 @@ def test_another_team_sees_nothing(world: World, browser: Browser, team: Team) -
     assert "secret-operator" not in browser.text()
     browser.open(f"/ui/jobs/{job}")
     assert f"no job {job}" in browser.text()
+
+
+def test_a_person_signs_in_through_the_provider_stays_signed_in_and_signs_out(
+    world: World, browser: Browser, provider: IdentityProvider
+) -> None:
+    team = world.team()
+    with world.database.transaction() as session:
+        user = ensure_user(session, f"ann-{team.id}@example.org")
+        set_role(session, session.get_one(TeamRow, team.id), user, Role.MEMBER)
+        name = user.name
+    provider.person = {"sub": str(team.id), "email": name, "email_verified": True}
+    browser.driver.delete_all_cookies()
+    browser.open("/ui/login")
+    browser.picture("login")
+    browser.press("Sign in with Example")
+    browser.wait_for("h1", "Jobs")
+    assert name in browser.text()
+    browser.open("/ui/team")
+    browser.wait_for("main", "single sign-on")
+    browser.press("Sign out")
+    browser.wait_for("h1", "Sign in")
+    browser.open("/ui")
+    browser.wait_for("h1", "Sign in")
+    browser.open("/ui/sso/callback?code=made-up&state=made-up")
+    browser.wait_for("main", "Jobs")
+    assert name not in browser.text()

@@ -12,7 +12,7 @@ from cupilot.domain.problem import Target
 from cupilot.embedded.folder import Folder
 from cupilot.embedded.lifecycle import Options
 from cupilot.embedded.models import MODEL_VARIABLES
-from cupilot.embedded.roles import Cluster, make_workers, without_secrets
+from cupilot.embedded.roles import Api, Cluster, make_workers, without_secrets
 
 
 def agent_command(folder: Path, model_calls: int | None) -> list[str]:
@@ -42,3 +42,16 @@ def test_secrets_of_others_are_kept_from_processes_and_our_own_settings_are_not(
     ours = {"CUPILOT_RATE_LIMIT_KEY": "0", "CUPILOT_METRICS_TOKEN": "x", "CUPILOT_LEASE_SECONDS": "9", "HOME": "/root"}
     others = {"OPENAI_API_KEY": "x", "HF_TOKEN": "x", "AWS_SECRET_ACCESS_KEY": "x", "CUPILOT_API_KEY": "x"}
     assert without_secrets(ours | others) == ours
+
+
+def test_the_secret_of_single_sign_on_reaches_the_api_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUPILOT_OIDC_CLIENT_SECRET", "x")
+    monkeypatch.setenv("CUPILOT_OIDC_ISSUER", "https://id.example.org")
+    cluster = Cluster("http://127.0.0.1:1", tmp_path / "key")
+    workers = make_workers(Folder(tmp_path), {}, cluster, [], None)
+    assert Api({}, cluster).command().environment["CUPILOT_OIDC_CLIENT_SECRET"] == "x"
+    for worker in workers:
+        assert "CUPILOT_OIDC_CLIENT_SECRET" not in worker.command().environment, worker.name
+    assert "CUPILOT_OIDC_CLIENT_SECRET" not in without_secrets({"CUPILOT_OIDC_CLIENT_SECRET": "x"})

@@ -76,7 +76,7 @@ def test_traces_go_to_the_collector_that_is_named_and_nowhere_else() -> None:
         assert bool(out) == bool(endpoint)
 
 
-WAYS_OUT = ("postgres", "redis", "chroma", "traces", "models", "receivers")
+WAYS_OUT = ("postgres", "redis", "chroma", "traces", "models", "receivers", "provider")
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 
@@ -91,11 +91,24 @@ def test_values_have_the_form_that_the_schema_asks_for(names: tuple[str, ...]) -
         {"imagee": {}},
         {"api": {"replicas": 0}},
         {"settings": {"DATABASE_URL": "postgresql://in-the-open"}},
+        {"settings": {"OIDC_CLIENT_SECRET": "in the open"}},
+        {"api": {"oidc": {"issuer": "http://id.example.org", "clientId": "cupilot"}}},
+        {"api": {"oidc": {"issuer": "https://id.example.org", "clientId": "cupilot"}}},
         {"podSecurity": {"runAsUser": 0}},
         {"gpuWorkers": [{**values()["gpuWorkers"][0], "gpuResource": None}]},
         *({"networkPolicy": {server: {"to": []}}} for server in WAYS_OUT),
     ],
-    ids=["misspelt", "no API", "secret in values", "root", "cuda without a card", *WAYS_OUT],
+    ids=[
+        "misspelt",
+        "no API",
+        "secret in values",
+        "provider's secret in values",
+        "provider without TLS",
+        "no way back",
+        "root",
+        "cuda without a card",
+        *WAYS_OUT,
+    ],
 )
 def test_wrong_values_are_refused(wrong: dict[str, Any]) -> None:
     given = copy.deepcopy(values())
@@ -251,6 +264,18 @@ def test_model_keys_go_to_agents_only() -> None:
     assert with_secret == {"cupilot-agents"}
 
 
+def test_only_the_api_knows_the_identity_provider_and_reaches_it() -> None:
+    for name, workload in of_kind("everything", "Deployment").items():
+        named = {variable["name"] for variable in container(workload)["env"] if "OIDC" in variable["name"]}
+        ours = {f"CUPILOT_{field.upper()}" for field in Settings.model_fields if field.startswith("oidc_")}
+        assert named == (ours if name == "cupilot-api" else set())
+    assert "cupilot-api-provider" in of_kind("everything", "NetworkPolicy")
+    assert "cupilot-api-provider" not in of_kind("default", "NetworkPolicy")
+    assert not any(
+        "OIDC" in variable["name"] for variable in container(of_kind("default", "Deployment")["cupilot-api"])["env"]
+    )
+
+
 def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     def holds(one: dict[str, Any]) -> bool:
         assert one["operator"] == "NotIn"
@@ -265,7 +290,7 @@ def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
         ("worker-h200", {53, 5432, 6379, 4317}),
         ("worker-cpu", {53, 5432, 6379, 4317}),
         ("scheduler", {53, 5432, 6379, 4317}),
-        ("api", {53, 5432, 6379, 8000, 4317}),
+        ("api", {53, 5432, 6379, 8000, 443, 4317}),
         ("agents", {53, 5432, 6379, 8000, 443, 4317}),
         ("webhooks", {53, 5432, 443}),
         ("migrations", {53, 5432}),

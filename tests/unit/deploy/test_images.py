@@ -111,10 +111,16 @@ def test_the_api_needs_no_broker_library() -> None:
     assert _packages("api").isdisjoint({"celery", "kombu", "litellm"})
 
 
-def test_model_keys_go_to_the_agents_only() -> None:
-    with_keys = {name for name, service in SERVICES.items() if "env_file" in service}
-    assert with_keys == {"agents"}
-    named = {name for name, service in SERVICES.items() for variable in service["environment"] if "LLM" in variable}
+def test_model_keys_go_to_the_agents_and_the_secret_of_single_sign_on_to_the_api_only() -> None:
+    files = {name: [file["path"] for file in service.get("env_file", [])] for name, service in SERVICES.items()}
+    assert {name: paths for name, paths in files.items() if paths} == {
+        "agents": ["deploy/agents.env"],
+        "api": ["deploy/api.env"],
+    }
+    secret = re.compile("LLM|OIDC")
+    named = {
+        name for name, service in SERVICES.items() for variable in service["environment"] if secret.search(variable)
+    }
     assert named == set()
 
 
@@ -154,6 +160,18 @@ def test_settings_are_settings_that_exist() -> None:
     ours |= {word.partition("=")[0] for stage in STAGES.values() for words in stage.words("ENV") for word in words}
     known = {f"CUPILOT_{name.upper()}" for name in Settings.model_fields}
     assert {name for name in ours if name.startswith("CUPILOT_")} <= known
+
+
+@pytest.mark.parametrize(("role", "prefix"), [("agents", "CUPILOT_LLM_"), ("api", "CUPILOT_OIDC_")])
+def test_examples_of_files_that_one_role_reads_name_its_settings_and_no_secret(role: str, prefix: str) -> None:
+    lines = (ROOT / f"deploy/{role}.env.example").read_text().splitlines()
+    example = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    assert all(name.startswith(prefix) for name in example)
+    assert not any(value for name, value in example.items() if name.endswith(("_KEY", "_SECRET")))
+    if role == "api":
+        assert example.keys() == {
+            f"CUPILOT_{name.upper()}" for name in Settings.model_fields if name.startswith("oidc_")
+        }
 
 
 def test_every_secret_must_be_set_and_the_example_names_it() -> None:
