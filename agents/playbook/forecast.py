@@ -1,4 +1,4 @@
-"""What the cost model says of one problem's strategies: their order, and which are not worth trying first.
+"""Predictions for one problem's strategies: their order, and which are not worth trying first.
 
 Says nothing where roofline guidance is off: strategies keep the order they come in.
 """
