@@ -1,4 +1,4 @@
-"""What the playbook says of a problem before its job is queued. Imports the agents only when it is asked."""
+"""Ask the playbook about a problem before its job is queued. Imports the agents only then."""
 
 from __future__ import annotations
 

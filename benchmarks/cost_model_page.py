@@ -31,7 +31,9 @@ The figures compare predictions with {points} measurements of strategies that [r
 [champions](pool.md) hold ([record](../benchmarks/results/cost_model.json), `python -m benchmarks.cost_model`). *Off* is
 the median factor between prediction and measurement. The others are means over the problems with three or more measured
 strategies: Spearman's rank correlation within a problem, and the time of the strategy that is tried first, by predicted
-class and by the ladder alone, over that of the fastest one measured.
+class and by the ladder alone, over that of the fastest one measured. The model's constants were fitted to these points,
+so the figures say how well it describes them, not how well it does on others; families that a few percent separate have
+no order that could be predicted.
 
 """
 

@@ -1,4 +1,4 @@
-"""What the cost model says of one problem's strategies: their order, and which are not worth trying first.
+"""Predictions for one problem's strategies: their order, and which are not worth trying first.
 
 Says nothing where roofline guidance is off: strategies keep the order they come in.
 """
@@ -13,7 +13,7 @@ from agents.playbook.cost import HOPELESS, predicted, ranks
 from agents.playbook.cost.rates import rates_of
 from agents.playbook.ladders import ladder
 from agents.playbook.search import Space
-from cupilot.domain.kernel import InvalidPlan
+from cupilot.domain.errors import InvalidPlan
 from cupilot.domain.strategy import Strategy
 
 

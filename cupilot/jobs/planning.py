@@ -28,8 +28,8 @@ NO_TEMPLATE_NOTE = (
     " cupilot submit FILE --agents hybrid."
 )
 Foresight = Callable[[str, NumericsPolicy, Target, ProblemFacts | None], list[str]]
-"""What agents without a model know of a problem before its job: of its source, policy and target, and what an earlier
-job traced."""
+"""Notes of agents without a model on a problem before its job, from its source, policy and target, and from facts that
+an earlier job traced."""
 
 
 def plan(session: Session, team: UUID, request: JobRequest, foresee: Foresight) -> JobPlan:

@@ -39,7 +39,8 @@ def _cores(choice: Choice) -> int:
 
 
 def _bandwidth(choice: Choice) -> float:
-    return choice.rates.bandwidth * REACHED * (_cores(choice) / choice.rates.units) ** ONE_CORE
+    share: float = (_cores(choice) / choice.rates.units) ** ONE_CORE
+    return choice.rates.bandwidth * REACHED * share
 
 
 def _lanes(choice: Choice) -> int:

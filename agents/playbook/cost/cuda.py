@@ -100,6 +100,7 @@ def _readings(operator: Rows, choice: Choice) -> int:
 def _working_set(operator: Rows, choice: Choice, shape: Geometry) -> float:
     """Return the bytes of all rows that are read at the same time."""
     at_once = min(shape.blocks, shape.resident * shape.units)
+    together: float
     if "warp_per_row" in choice:
         together = choice.number("warp_per_row", "warps") * choice.number("rows_per_warp", "rows")
     elif operator.contiguous:
@@ -123,7 +124,7 @@ def matmul(operator: Matmul, choice: Choice, shape: Geometry) -> Cost:
     """Return the cost of a product: its rate by the units it runs on, its tiles' edges, and what tiles read again."""
     rates, tiling = choice.rates, Tiling.of(operator, choice.options)
     m, n, k, batches = operator.m, operator.n, operator.k, operator.batches
-    moved = ITEM * batches * (m * k + k * n + m * n)
+    moved = float(ITEM * batches * (m * k + k * n + m * n))
     parts = choice.number("split_k", "parts")
     moved += 0 if parts == 1 else 2 * ITEM * batches * m * n * parts
     if "shared_tiling" not in choice:

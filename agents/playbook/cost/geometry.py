@@ -1,4 +1,4 @@
-"""How a kernel's launches fill a card: resident blocks, waves, and bytes in flight."""
+"""Use that a kernel's launches make of a card: resident blocks, waves, and bytes in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a prediction is made of, and what it is made from."""
+"""Parts of a prediction, and the choices that it is made from."""
 
 from __future__ import annotations
 

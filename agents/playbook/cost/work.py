@@ -1,4 +1,4 @@
-"""What an expression costs an element: operations, by the functions in it."""
+"""Operations that an expression takes for an element, by the functions in it."""
 
 from __future__ import annotations
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Float, Select, cast, extract, func, select
+from sqlalchemy import Float, cast, extract, func, select
 from sqlalchemy.orm import Session
 
 from cupilot.domain.job import JobSpec
@@ -18,8 +17,6 @@ from cupilot.schemas import JobGuess
 from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.jobs import Job, ProblemRow
 from cupilot.storage.db.tables.models import LlmCall
-
-_Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 NEWEST = 20
 """Jobs that a guess rests on at most: the newest, since devices, models and this program change."""
@@ -61,7 +58,9 @@ def ended_without_template(session: Session, team: UUID, spec: JobSpec) -> str |
     None where that job found one, or there is none.
     """
     query = (
-        _on_problem(scoped(select(Job.reason, Job.message), team), spec)
+        scoped(select(Job.reason, Job.message), team)
+        .join(ProblemRow, ProblemRow.id == Job.problem_id)
+        .where(ProblemRow.hash == spec.problem.content_hash())
         .where(Job.target == spec.target, Job.agents == spec.agents, Job.finished_at.is_not(None))
         .order_by(Job.created_at.desc())
         .limit(1)
@@ -72,13 +71,14 @@ def ended_without_template(session: Session, team: UUID, spec: JobSpec) -> str |
 
 def traced(session: Session, team: UUID, spec: JobSpec) -> ProblemFacts | None:
     """Return what an earlier job of the team found of this problem; None where none got so far."""
-    query = _on_problem(scoped(select(Job), team), spec).where(Job.preparation.is_not(None)).limit(1)
+    query = (
+        scoped(select(Job), team)
+        .join(ProblemRow, ProblemRow.id == Job.problem_id)
+        .where(ProblemRow.hash == spec.problem.content_hash(), Job.preparation.is_not(None))
+        .limit(1)
+    )
     job = session.scalar(query)
     return None if job is None or job.preparation is None else job.preparation.facts
-
-
-def _on_problem(query: Select[_Row], spec: JobSpec) -> Select[_Row]:
-    return query.join(ProblemRow, ProblemRow.id == Job.problem_id).where(ProblemRow.hash == spec.problem.content_hash())
 
 
 def _used(session: Session, team: UUID, spec: JobSpec, problem: str | None) -> list[_Use]:

@@ -1,4 +1,4 @@
-"""What is said before a job is queued, in the refusal's words: exact after a trace, else from the text."""
+"""A refusal is foretold in its own words before a job is queued: exactly after a trace, else from the text."""
 
 from __future__ import annotations
 
