@@ -26,6 +26,16 @@ def test_the_demo() -> None:
     assert f"{middle:.2f}x as fast as torch.compile (95 % interval {low:.2f} to {high:.2f})" in text
 
 
+def test_the_cost_of_a_page() -> None:
+    record = records.read("service/pages")
+    most = max(found["api_cpu_ms"] + found["postgres_cpu_ms"] for found in record["pages"].values())
+    jobs, candidates = record["size"]["jobs"], record["size"]["candidates"]
+    said = (
+        f"With {jobs:,} jobs in the team and {candidates:,} candidates in the job, no [page](pages.md) takes more than"
+    )
+    assert f"{said} {most} ms of processor time" in page("docs/scale.md")
+
+
 def test_the_scripted_model() -> None:
     record, text = records.read("stack_scripted_cuda"), page("README.md")
     best = record["generations"][-1]["best_so_far"]
