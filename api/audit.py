@@ -1,14 +1,18 @@
 """Writes the audit log: every request that changes something, and every one that is not allowed what it asks.
 
-It is written when the outcome is certain, before the answer is sent. A log that cannot be written does not undo what
-was done, and does not keep it secret: the entry then goes to the process's own log, as an error. Bodies, query strings
-and keys are never part of it; settings and rights that changed are (:mod:`cupilot.storage.db.changes`).
+It is written when the outcome is certain, before the answer is sent; requests that end at about the same time are
+written together, since a transaction costs as much as the entries in it. A log that cannot be written does not undo
+what was done, and does not keep it secret: the entry then goes to the process's own log, as an error. Bodies, query
+strings and keys are never part of it; settings and rights that changed are (:mod:`cupilot.storage.db.changes`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -16,6 +20,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cupilot.domain.errors import CupilotError
+from cupilot.domain.people import Caller
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.people import AuditEntry
 from cupilot.storage.people.audit import add_entry
@@ -31,12 +36,23 @@ _KEY_PREFIX = re.compile(r"Bearer (cpk_[0-9a-f]{8})_", re.IGNORECASE)
 log = logging.getLogger("cupilot.audit")
 
 
+@dataclass(frozen=True, eq=False)
+class _Outcome:
+    """A request that has ended."""
+
+    fields: dict[str, Any]
+    caller: Caller | None
+    secret: str | None
+
+
 class AuditLog:
     """Record the outcome of a request."""
 
     def __init__(self, app: ASGIApp, database: Database) -> None:
         self.app = app
         self.database = database
+        self._unwritten: list[_Outcome] = []
+        self._writing = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -49,17 +65,33 @@ class AuditLog:
                 status = message["status"]
                 changed = scope["method"] not in READING or scope["state"].get("changes")
                 if (changed and scope["path"] != TOOLS) or status in NOT_ALLOWED:
-                    await run_in_threadpool(self._record, scope, _fields(scope, message, status))
+                    fields = _fields(scope, message, status)
+                    await self._record(_Outcome(fields, scope["state"].get("caller"), _secret(scope)))
             await send(message)
 
         await self.app(scope, receive, recorded)
 
-    def _record(self, scope: Scope, fields: dict[str, Any]) -> None:
+    async def _record(self, outcome: _Outcome) -> None:
+        """Return when the outcome is written: by this request or by another one, with those that came meanwhile."""
+        self._unwritten.append(outcome)
+        async with self._writing:
+            outcomes, self._unwritten = self._unwritten, []
+            if outcomes:
+                await run_in_threadpool(self._write, outcomes)
+
+    def _write(self, outcomes: Sequence[_Outcome]) -> None:
+        """Write in one transaction; where one of them cannot be written, each by itself."""
         try:
             with self.database.transaction() as session:
-                add_entry(session, AuditEntry(**fields), scope["state"].get("caller"), _secret(scope))
-        except CupilotError as error:
-            log.error("audit entry not written (%s): %s", error, fields)
+                for outcome in outcomes:
+                    add_entry(session, AuditEntry(**outcome.fields), outcome.caller, outcome.secret)
+        except Exception as error:
+            if len(outcomes) > 1 and not isinstance(error, CupilotError):
+                for outcome in outcomes:
+                    self._write([outcome])
+                return
+            for outcome in outcomes:
+                log.error("audit entry not written (%s): %s", error, outcome.fields)
 
 
 def _secret(scope: Scope) -> str | None:

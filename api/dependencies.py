@@ -15,6 +15,7 @@ from fastapi import Depends, Query, Request
 from fastapi.concurrency import contextmanager_in_threadpool
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security.utils import get_authorization_scheme_param
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
@@ -46,15 +47,20 @@ async def transaction(request: Request, database: Annotated[Database, Depends(da
     dependencies and for its endpoint, and keeps its connection meanwhile: with more transactions than threads, all
     threads could wait for connections whose holders wait for a thread.
     """
-    opened = database.transaction() if request.method in READING else _watched(request, database)
+    opened = _begun(request, database)
     async with request.app.state.turns.take(client_of(request)), contextmanager_in_threadpool(opened) as session:
         yield session
 
 
 @contextmanager
-def _watched(request: Request, database: Database) -> Iterator[Session]:
-    """Yield a transaction; leave what it changed for the audit log."""
+def _begun(request: Request, database: Database) -> Iterator[Session]:
+    """Yield a transaction, with its caller looked up in the same thread; leave what it changed for the audit log."""
+    scheme, secret = get_authorization_scheme_param(request.headers.get("authorization"))
     with database.transaction() as session:
+        request.state.key_holder = identify(session, secret) if scheme.lower() == "bearer" else None
+        if request.method in READING:
+            yield session
+            return
         watch(session)
         yield session
         request.state.changes = changes(session)
@@ -65,12 +71,15 @@ Transaction = Annotated[Session, Depends(transaction, scope="function")]
 
 def identified(session: Session, credentials: HTTPAuthorizationCredentials | None) -> Caller:
     """Return who the key says that it is; Unauthorized without a valid one."""
-    hint = "send the header Authorization: Bearer cpk_..."
-    if credentials is None:
-        raise Unauthorized("this needs an API key", hint=hint)
-    caller = identify(session, credentials.credentials)
+    return _known(credentials, None if credentials is None else identify(session, credentials.credentials))
+
+
+def _known(credentials: HTTPAuthorizationCredentials | None, caller: Caller | None) -> Caller:
     if caller is None:
-        raise Unauthorized("the API key is unknown, has expired or was revoked", hint=hint)
+        raise Unauthorized(
+            "this needs an API key" if credentials is None else "the API key is unknown, has expired or was revoked",
+            hint="send the header Authorization: Bearer cpk_...",
+        )
     return caller
 
 
@@ -88,13 +97,15 @@ def authorise(session: Session, credentials: HTTPAuthorizationCredentials | None
     return caller.team_id
 
 
-def identity(
+async def identity(
     request: Request,
-    session: Transaction,
+    _: Transaction,
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Caller:
     """Return who asks, whatever their role. For routes about the caller itself; others say what they need."""
-    return caller_of(request, session, credentials)
+    caller = _known(credentials, request.state.key_holder)
+    request.state.caller = caller  # for the audit log: the request may revoke the very key
+    return caller
 
 
 @cache

@@ -55,7 +55,7 @@ class ProviderDown(CupilotError):
 
 @dataclass(frozen=True)
 class Pending:
-    """Values that a browser keeps between leaving for the provider and coming back."""
+    """State that a browser keeps between leaving for the provider and coming back."""
 
     state: str
     nonce: str

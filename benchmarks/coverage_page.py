@@ -1,6 +1,7 @@
 """Writes ``docs/coverage.md`` from what a coverage run found: ``python -m benchmarks.coverage_page --write``.
 
-Reads ``benchmarks/results/coverage.json``, which ``benchmarks.coverage`` wrote. Without ``--write`` it prints the page,
+Reads ``benchmarks/results/coverage.json``, which ``benchmarks.coverage`` wrote, and the verdicts of
+``judged_coverage.json``, which ``benchmarks.judged_coverage`` wrote. Without ``--write`` it prints the page,
 and ends with status 1 where the file differs.
 """
 
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pages, records
+from cupilot.domain.evaluation import Verdict
 
 PAGE = Path(__file__).parents[1] / "docs/coverage.md"
 
@@ -19,29 +21,54 @@ _HEAD = """# What the playbook covers
 With this page you can look up which built-in problems get a kernel without a language model, and how. `pointwise`,
 `rows` and `matmul` are families of templates with many techniques; `compiler` cuts any graph of supported calls into
 launches over index maps, plain but right. Each kernel was rendered for both targets under `fp32`, `tf32` and `half`, at
-the problem's small size, and compiled for sm_90a; running and judging it is another matter
-([record](../benchmarks/results/coverage.json), `python -m benchmarks.coverage`).
+the problem's small size, and compiled for sm_90a ([record](../benchmarks/results/coverage.json),
+`python -m benchmarks.coverage`). Some were judged on `cpu` besides, under `fp32` at that size: the first kernel that a
+job would try ([record](../benchmarks/results/judged_coverage.json), `python -m benchmarks.judged_coverage`, which goes
+on where it stopped). The others were rendered and compiled only, as all CUDA kernels of this page were. The speedup
+over eager is of a small size on a shared machine, and says little.
 
-{covered} of {total} problems have kernels for both targets under every policy.
+{covered} of {total} problems have kernels for both targets under every policy. {judged} were judged on `cpu`, and the
+kernels of {held} were audited or better.
 
 A reference of your own is covered where each of its calls is. Where one is not, the job ends with `no_template`, quotes
 the line of your file and names the calls near it that are supported; `--agents hybrid` lets a model go on.
 
-| suite | problem | family | launches on `cuda` | not covered |
-|---|---|---|---|---|
+| suite | problem | family | launches on `cuda` | not covered | judged on `cpu` | speedup over eager (interval) |
+|---|---|---|---|---|---|---|
 """
 
 
 def page() -> str:
     """Return the text of ``docs/coverage.md``."""
     rows = records.read("coverage")["problems"]
-    head = _HEAD.format(covered=sum(not row["refused"] for row in rows), total=len(rows))
-    return head + "".join(_row(row) for row in rows)
+    judged = {row["problem"]: row for row in records.read("judged_coverage")["problems"]}
+    head = _HEAD.format(
+        covered=sum(not row["refused"] for row in rows),
+        total=len(rows),
+        judged=len(judged),
+        held=sum(row["verdict"] in _COUNTING for row in judged.values()),
+    )
+    return head + "".join(_row(row, judged.get(row["problem"])) for row in rows)
 
 
-def _row(row: dict[str, Any]) -> str:
+_COUNTING = frozenset(verdict.value for verdict in Verdict if verdict.counts)
+
+
+def _row(row: dict[str, Any], judged: dict[str, Any] | None) -> str:
     refused = "; ".join(f"`{where}`: {why}" for where, why in row["refused"].items())
-    return f"| {row['suite']} | {row['problem']} | {row['family']} | {row['launches']} | {refused} |\n"
+    verdict, speed = _judged(judged)
+    known = [str(row[key]) for key in ("suite", "problem", "family", "launches")]
+    return f"| {' | '.join([*known, refused, verdict, speed])} |\n"
+
+
+def _judged(row: dict[str, Any] | None) -> tuple[str, str]:
+    """Return the verdict, with what failed, and the speedup."""
+    if row is None:
+        return "no", ""
+    failure = " ".join(row.get("failure", "").split()).replace("|", "\\|")
+    low, median, high = row.get("speedup", (None, None, None))
+    speed = "" if median is None else f"{median:.2f} ({low:.2f} to {high:.2f})"
+    return row["verdict"] + (f": {failure}" if failure else ""), speed
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,8 +2,8 @@
 
 Prepares each problem at its small size and judges the first kernels of the playbook, as a job would. Resumable: what
 the record already holds is not judged again, so a run may end (``--seconds``) and be started anew; ``--again`` judges
-what was not audited once more. Writes ``benchmarks/results/judged_coverage.json``, from which
-``benchmarks.judged_coverage_page`` writes ``docs/judged-coverage.md``. Needs torch and g++, no card and no service.
+what was not audited once more. Writes ``benchmarks/results/judged_coverage.json``, which
+``docs/coverage.md`` shows beside what was rendered and compiled. Needs torch and g++, no card and no service.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Load on a real API, scheduler and database: ``python -m benchmarks.load [--jobs 1000] [--clients 200]``.
 
 The API is a process of its own on the loopback interface, the clients (:mod:`benchmarks.load_clients`) are another one.
-Measured: submissions; status polls of ``--clients`` clients among ``--jobs`` open jobs against one client alone; and a
-scheduler's tick over backlogs of up to ``--steps`` steps (:mod:`benchmarks.backlog`). Writes
-``benchmarks/results/service/load.json``. Read the ratios: times are those of the machine.
+Measured: submissions; status polls of ``--clients`` clients among ``--jobs`` open jobs against one client alone; both
+against two API processes; and a scheduler's tick over backlogs of up to ``--steps`` steps (:mod:`benchmarks.backlog`).
+Writes ``benchmarks/results/service/load.json``. Read the ratios: times are those of the machine.
 """
 
 from __future__ import annotations
@@ -87,6 +87,46 @@ def _api(database: Database, postgres: Running, valkey: Running, arguments: argp
         team = ensure_team(session, "load")
         _, key = create_api_key(session, team, "load")
         jobs = [_open_job(session, team, number) for number in range(arguments.jobs)]
+    with _replica(postgres, valkey) as (url, server):
+        who = {"urls": [url], "key": key}
+        alone = _as_clients(who | {"what": "submit", "count": 20, "clients": 1})
+        with _prices(server, servers) as submission_prices:
+            submitted = _as_clients(who | {"what": "submit", "count": arguments.submissions, "clients": 20})
+        jobs += [*alone.pop("jobs"), *submitted.pop("jobs")]
+        poll = who | {"what": "poll", "jobs": jobs}
+        single = _as_clients(poll | {"clients": 1, "seconds": arguments.seconds / 4})
+        memory = server.memory_info().rss
+        with _prices(server, servers) as poll_prices:
+            polled = _as_clients(poll | {"clients": arguments.clients, "seconds": arguments.seconds})
+        grown = server.memory_info().rss
+        with _replica(postgres, valkey) as (second, _):
+            both = {"urls": [url, second]}
+            polled_two = _as_clients(poll | both | {"clients": arguments.clients, "seconds": arguments.seconds / 2})
+            submitted_two = _as_clients(
+                who | both | {"what": "submit", "count": arguments.submissions, "clients": 20, "mark": "two"}
+            )
+        del submitted_two["jobs"], polled_two["cpu_seconds"], submitted_two["cpu_seconds"]
+        return {
+            "open_jobs": len(jobs),
+            "submissions": submitted,
+            "polls": polled,
+            "two_replicas": {"submissions": submitted_two, "polls": polled_two},
+            "one_client": {"submissions": alone, "polls": single},
+            "cpu_ms_a_submission": _each(submission_prices, submitted),
+            "cpu_ms_a_poll": _each(poll_prices, polled),
+            "ratios": {
+                "poll_throughput_of_all_clients_over_one": _ratio(polled["per_second"], single["per_second"]),
+                "poll_median_of_all_clients_over_one": _ratio(polled["median_ms"], single["median_ms"]),
+                "poll_p95_over_median": _ratio(polled["p95_ms"], polled["median_ms"]),
+                "submission_over_poll_median_one_client": _ratio(alone["median_ms"], single["median_ms"]),
+                "api_memory_after_polls_over_before": _ratio(grown, memory),
+            },
+        }
+
+
+@contextmanager
+def _replica(postgres: Running, valkey: Running) -> Iterator[tuple[str, psutil.Process]]:
+    """Run an API process; its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     environment = os.environ | {
@@ -97,35 +137,11 @@ def _api(database: Database, postgres: Running, valkey: Running, arguments: argp
         "CUPILOT_RATE_LIMIT_KEY": "0",
         "CUPILOT_RATE_LIMIT_ADDRESS": "0",
     }
-    who = {"url": f"http://127.0.0.1:{port}", "key": key}
     process = subprocess.Popen([sys.executable, "-m", "api"], env=environment, cwd=ROOT)
-    server = psutil.Process(process.pid)
     try:
-        _wait_ready(who["url"])
-        alone = _as_clients(who | {"what": "submit", "count": 20, "clients": 1})
-        with _prices(server, servers) as submission_prices:
-            submitted = _as_clients(who | {"what": "submit", "count": arguments.submissions, "clients": 20})
-        jobs += [*alone.pop("jobs"), *submitted.pop("jobs")]
-        poll = who | {"what": "poll", "jobs": jobs}
-        single = _as_clients(poll | {"clients": 1, "seconds": arguments.seconds / 4})
-        memory = server.memory_info().rss
-        with _prices(server, servers) as poll_prices:
-            polled = _as_clients(poll | {"clients": arguments.clients, "seconds": arguments.seconds})
-        return {
-            "open_jobs": len(jobs),
-            "submissions": submitted,
-            "polls": polled,
-            "one_client": {"submissions": alone, "polls": single},
-            "cpu_ms_a_submission": _each(submission_prices, submitted),
-            "cpu_ms_a_poll": _each(poll_prices, polled),
-            "ratios": {
-                "poll_throughput_of_all_clients_over_one": _ratio(polled["per_second"], single["per_second"]),
-                "poll_median_of_all_clients_over_one": _ratio(polled["median_ms"], single["median_ms"]),
-                "poll_p95_over_median": _ratio(polled["p95_ms"], polled["median_ms"]),
-                "submission_over_poll_median_one_client": _ratio(alone["median_ms"], single["median_ms"]),
-                "api_memory_after_polls_over_before": _ratio(server.memory_info().rss, memory),
-            },
-        }
+        url = f"http://127.0.0.1:{port}"
+        _wait_ready(url)
+        yield url, psutil.Process(process.pid)
     finally:
         process.terminate()
         process.wait()

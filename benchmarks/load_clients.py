@@ -49,12 +49,12 @@ class Connection:
 
 
 async def clients(order: dict[str, Any]) -> dict[str, Any]:
-    """Run clients as ``order`` says: url, key, what (submit or poll), clients, and count, or jobs and seconds."""
+    """Run clients as ``order`` says: urls, key, what (submit or poll), clients, and count, or jobs and seconds."""
     times: list[float] = []
     failures: Counter[str] = Counter()
     jobs: list[str] = []
     many = order["clients"]
-    connections = [Connection(order["url"], order["key"]) for _ in range(many)]
+    connections = [Connection(order["urls"][client % len(order["urls"])], order["key"]) for client in range(many)]
     begun, busy = time.monotonic(), time.process_time()
 
     async def ask(client: int, method: str, path: str, wanted: int, body: bytes = b"") -> bytes | None:
@@ -74,7 +74,7 @@ async def clients(order: dict[str, Any]) -> dict[str, Any]:
 
     async def submitter(client: int) -> None:
         for number in range(client, order["count"], many):
-            problem = {"name": f"load {number}", "source": f"{SOURCE}# {many} {number}\n"}
+            problem = {"name": f"load {number}", "source": f"{SOURCE}# {many} {number} {order.get('mark', '')}\n"}
             body = json.dumps({"problem": problem, "target": "cpu"}).encode()
             made = await ask(client, "POST", "/v1/jobs", 202, body)
             jobs.extend([json.loads(made)["id"]] if made else [])

@@ -119,9 +119,15 @@ def best_techniques(problem: Measured) -> set[str]:
 
 
 def spearman(transfers: Sequence[Transfer]) -> float | None:
-    """Return Pearson's correlation of mid-ranks."""
-    xs = _ranks([transfer.similarity for transfer in transfers])
-    ys = _ranks([transfer.transfer for transfer in transfers])
+    """Return the rank correlation of similarity and transfer."""
+    return rank_correlation(
+        [transfer.similarity for transfer in transfers], [transfer.transfer for transfer in transfers]
+    )
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return Spearman's coefficient: Pearson's correlation of mid-ranks; None where it is not defined."""
+    xs, ys = _ranks(first), _ranks(second)
     if len(xs) < 3:
         return None
     mx, my = mean(xs), mean(ys)

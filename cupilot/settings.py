@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     oidc_redirect_url: str | None = None
     """``https://HOST/ui/sso/callback`` as the provider knows it; None for the address that the browser asked."""
     oidc_name: str = "single sign-on"
-    """Name of the provider on the button, after "Sign in with"."""
+    """Name of the provider on its button: "Sign in with ..."."""
 
     rate_limit_key: int = Field(default=1_200, ge=0)
     """Requests a minute of one API key; 0 for no limit."""

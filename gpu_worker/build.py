@@ -252,10 +252,13 @@ def held_back(done: Finished) -> bool:
     return done.code == -signal.SIGKILL or (done.code != 0 and _KILLED.search(done.stderr) is not None)
 
 
+_ROOM = "run fewer workers on this machine, or give it more memory and cores"
+
+
 def _machine(tool: str, done: Finished) -> Failure:
     why = "had to wait for too long" if done.timed_out else "was killed, for memory or from outside"
     details: dict[str, JsonValue] = {"stderr": done.stderr[-2000:]}
-    return Failure(kind=FailureKind.INFRASTRUCTURE, message=f"{tool} {why} on this machine", details=details)
+    return Failure(kind=FailureKind.INFRASTRUCTURE, message=f"{tool} {why}: {_ROOM}", details=details)
 
 
 def compile_failure(done: Finished, log: str) -> Failure:

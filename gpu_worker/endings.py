@@ -13,6 +13,12 @@ from gpu_worker.runner_process import RunnerProcess
 from gpu_worker.sandbox.child import Finished
 from gpu_worker.sandbox.watch import Excess
 
+KILLED = (
+    "from outside, or because the machine lacked memory: its kernel log (dmesg) says which; give it more memory, or run"
+    " fewer workers there"
+)
+"""Advice for a process that may not kill itself and got SIGKILL."""
+
 _SIGNALS: dict[int, tuple[FailureKind, str]] = {
     signal.SIGSEGV: (FailureKind.ILLEGAL_ACCESS, "it read or wrote memory that is not its own"),
     signal.SIGBUS: (FailureKind.ILLEGAL_ACCESS, "it read or wrote memory that does not exist"),
@@ -25,7 +31,7 @@ _SIGNALS: dict[int, tuple[FailureKind, str]] = {
         " memory)",
     ),
     signal.SIGXCPU: (FailureKind.TIMEOUT, "it used up its processor time"),
-    signal.SIGKILL: (FailureKind.INFRASTRUCTURE, "it was killed from outside, or because the machine lacked memory"),
+    signal.SIGKILL: (FailureKind.INFRASTRUCTURE, f"it was killed {KILLED}"),
     signal.SIGXFSZ: (FailureKind.POLICY_BREACH, "it wrote a file that is too large"),
 }
 
@@ -81,14 +87,18 @@ def judge_ending(finished: Finished, stage: str) -> Failure:
     """Return why a judge ended: it runs no code of users, so the machine is at fault."""
     what = "did not start" if stage == "starting" else f"ended while {stage}"
     details: dict[str, JsonValue] = {"stderr": finished.stderr[-2000:], "exit_code": finished.code}
-    message = f"the judge process {what}{_last_line(finished)}"
+    message = f"the judge process {what}{_last_words(finished)}"
     return Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details=details)
 
 
-def _last_line(finished: Finished) -> str:
-    """Return a process's last words, to follow a message: of a Python process that failed, its exception."""
+def _last_words(finished: Finished) -> str:
+    """Return what follows a message: of a Python process that failed its exception; where it said nothing, where to
+    look."""
+    if finished.code == -signal.SIGKILL:
+        return f": it was killed {KILLED}"
     lines = finished.stderr.strip().splitlines()
-    return f": {lines[-1].strip()[:500]}" if lines else ""
+    said = lines[-1].strip()[:500] if lines else f"it said nothing, and its exit status was {finished.code}"
+    return f": {said} (python -m gpu_worker device, on that machine, tests what a judge needs)"
 
 
 def reference_ending(finished: Finished, stage: str) -> Failure:
@@ -106,8 +116,7 @@ def reference_ending(finished: Finished, stage: str) -> Failure:
     kind = FailureKind.INVALID_PROBLEM
     if finished.code == -signal.SIGKILL:
         # Its own limit makes allocations fail; who is killed may have been killed for somebody else's memory.
-        why = "from outside, or because the machine lacked memory"
-        message = f"the reference process was killed while {stage} (SIGKILL): {why}"
+        message = f"the reference process was killed while {stage} (SIGKILL), {KILLED}"
         return Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details={"stderr": finished.stderr[-2000:]})
     if any(text in finished.stderr for text in _ALLOCATION_FAILED):
         kind = FailureKind.OUT_OF_MEMORY
@@ -135,7 +144,7 @@ def machine_failure(error: JudgingFailed | OSError) -> Failure:
     """Return the failure of an evaluation that an error ended, which says nothing about the kernel."""
     if not isinstance(error, JudgeLost | ReferenceEnded):
         return Failure(kind=FailureKind.INFRASTRUCTURE, message=f"the judge failed: {error}")
-    message = f"the judge failed: {error}{_last_line(error.finished)}"
+    message = f"the judge failed: {error}{_last_words(error.finished)}"
     details: dict[str, JsonValue] = {"stderr": error.finished.stderr[-2000:]}
     return Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details=details)
 

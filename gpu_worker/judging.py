@@ -89,7 +89,10 @@ class Judging:
         failure = judged.failure
         if failure is None or failure.kind not in _FAULTS or self._host.healthy():
             return judged
-        message = f"the device does not work any more after: {failure.message}"[:MAX_LOG_CHARACTERS]
+        message = (
+            "the device does not work any more: reset it (nvidia-smi --gpu-reset) or restart the machine, and see its"
+            f" kernel log for Xid errors; before that, {failure.message}"
+        )[:MAX_LOG_CHARACTERS]
         return judged.failed(Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details=failure.details))
 
 

@@ -43,10 +43,9 @@ def dispatch(database: Database, redispatch: timedelta, bundle_seconds: float = 
     """Fill the free slots of every queue, and a little more, so that no slot waits for the next tick.
 
     Where the steps of :data:`AGENTS_QUEUE` are short on average, a slot takes a bundle of as many as take
-    ``bundle_seconds``. One transaction per
-    queue, because steps are locked in the order of their ids.
+    ``bundle_seconds``. One transaction per queue, because steps are locked in the order of their ids.
     """
-    with database.transaction() as session:
+    with database.reading() as session:
         drained = drained_scopes(session)
         if SERVICE in drained:
             return
@@ -54,8 +53,9 @@ def dispatch(database: Database, redispatch: timedelta, bundle_seconds: float = 
         workers = [worker for worker in live if worker.name not in drained]
         slots, load = _slots(workers), loads(session)
         broker_behind = anything_unsent(session)
-        left = [queue for queue in load if queue not in (AGENTS_QUEUE, MODELS_QUEUE, *_served(live))]
-        if left or UNPLACED[Target.CUDA] in load:
+    left = [queue for queue in load if queue not in (AGENTS_QUEUE, MODELS_QUEUE, *_served(live))]
+    if left or UNPLACED[Target.CUDA] in load:
+        with database.transaction() as session:
             _place_cuda(session, workers, slots, load, left)
             load = loads(session)
     for queue, queued in load.items():

@@ -108,7 +108,8 @@ def _end_lost_attempt(session: Session, job: Job, step: Step) -> str:
     if step.batch_id is not None:
         return_from_batch(session, step, "lease_ended")
         return "released"
-    message = f"worker {step.lease_owner} stopped renewing its lease"
+    why = "it ended, hangs or has lost Postgres, and its log says which"
+    message = f"worker {step.lease_owner} stopped renewing its lease: {why}"
     return fail_attempt(session, job, step, "worker_lost", message, event="step.reaped")
 
 

@@ -190,7 +190,7 @@ def _blame(claim: Claim, tools: Tools, error: Exception) -> tuple[str, str]:
     if claim.kind.on_device and (fault := tools.device_fault()) is not None:
         _retire(tools, claim.owner, fault)
     if isinstance(error, InfrastructureFailure | Unavailable):
-        return "infrastructure", str(error)
+        return "infrastructure", f"on {claim.owner}: {error}"
     logger.exception("step failed step=%s attempt=%d", claim.step_id, claim.attempt, exc_info=error)
     # Not the error's own text, which may hold SQL or paths: users see this.
     return "internal_error", f"{type(error).__name__} in a worker; its log says more at {claim.step_id}"

@@ -6,6 +6,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 from celery import Celery
 from celery.worker import state
@@ -30,14 +31,30 @@ def _end_if_exhausted(error: CupilotError) -> None:
 
 
 def steps_at_work() -> set[uuid.UUID]:
-    """Return the steps in the messages that this worker's children have in hand."""
+    """Return the steps in the messages that this worker's children have in hand.
+
+    A child that was killed has none, though it may take the pool ten seconds to notice.
+    """
     steps: set[uuid.UUID] = set()
     for request in tuple(state.active_requests):
+        if _has_ended(request.worker_pid):
+            continue
         if request.name == STEP_TASK:
             steps.add(uuid.UUID(request.args[0]))
         elif request.name == BUNDLE_TASK:
             steps.update(map(uuid.UUID, request.args[0]))
     return steps
+
+
+def _has_ended(pid: int | None) -> bool:
+    """Return whether the process of a message, None before one has it, has ended."""
+    if pid is None:
+        return False
+    try:
+        state_and_more = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]  # proc(5)
+    except OSError:
+        return True
+    return state_and_more.split()[0] in ("X", "Z")
 
 
 def register_tasks(app: Celery, owner: str, tools: Callable[[], Tools], draining: Draining) -> None:

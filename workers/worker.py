@@ -75,7 +75,7 @@ def run_worker(
 
     app = make_app(settings, kind)
     register_tasks(app, name, child_tools, draining)
-    _connect_signals(presence, draining, child_tools if device is None else None)
+    _connect_signals(presence, draining, child_tools, kind)
     presence.take_card()
     # Running as root is a danger with pickled messages; these are JSON.
     warnings.filterwarnings("ignore", category=SecurityWarning)
@@ -93,7 +93,7 @@ def agent_queues() -> list[str]:
     return [AGENTS_QUEUE] if from_environment() is None else [AGENTS_QUEUE, MODELS_QUEUE]
 
 
-def _connect_signals(presence: Presence, draining: Draining, preload: Callable[[], Tools] | None) -> None:
+def _connect_signals(presence: Presence, draining: Draining, tools: Callable[[], Tools], kind: WorkerKind) -> None:
     """Connect Celery's signals; ``weak=False`` keeps the receivers alive."""
 
     def set_up_logging(**_: Any) -> None:
@@ -101,8 +101,7 @@ def _connect_signals(presence: Presence, draining: Draining, preload: Callable[[
 
     def child_begins(**_: Any) -> None:
         _die_with_parent()
-        if preload is not None:
-            threading.Thread(target=_preload, args=[preload], name="preload", daemon=True).start()
+        threading.Thread(target=_preload, args=[tools(), kind], name="preload", daemon=True).start()
 
     def ready(**_: Any) -> None:
         presence.begin()
@@ -134,12 +133,13 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _preload(tools: Callable[[], Tools]) -> None:
+def _preload(tools: Tools, kind: WorkerKind) -> None:
     """Import and connect what the first step would otherwise wait for."""
     try:
-        import agents.playbook  # noqa: F401
+        tools.database.ready()
+        if kind is WorkerKind.AGENT:
+            import agents.playbook  # noqa: F401
 
-        tools().database.ready()
-        tools().pool().ping()
+            tools.pool().ping()
     except CupilotError as error:
         logger.info("not preloaded: %s", error)

@@ -1,4 +1,7 @@
-"""The playbook's SCE Manager: first strategies from pool, ladders and a seeded draw; crossover of two strategies."""
+"""The playbook's SCE Manager: first strategies from pool, ladders and a seeded draw; crossover of two strategies.
+
+The cost model orders the ladder, and keeps back what it predicts to be many times slower until nothing else is left.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from random import Random
 from types import MappingProxyType
 
 from agents.interface import Attempt, Briefing, InitialStrategy, StrategySource
+from agents.playbook.forecast import Forecast
 from agents.playbook.ladders import ladder
 from agents.playbook.prophet import PlaybookProphet
 from agents.playbook.search import Space
@@ -43,6 +47,7 @@ class PlaybookManager:
     ) -> list[InitialStrategy]:
         """Return up to ``count`` renderable strategies with different signatures; raises NoTemplate."""
         space = Space(briefing, operator_of(briefing))
+        forecast = Forecast(space)
         avoided = _avoided(pool, briefing)
         chosen: list[InitialStrategy] = []
         seen = {_signature(strategy) for strategy in taken}
@@ -56,10 +61,16 @@ class PlaybookManager:
                     seen.add(signature)
                     chosen.append(item)
 
-        take(_from_pool(space, pool), (count + 1) // 2)
-        take(_from_ladder(space), count)
-        take(_from_draws(space, Random(seed), RANDOM_ATTEMPTS * count), count)
-        take(_from_pool(space, pool), count)
+        def promising(candidates: Iterator[InitialStrategy]) -> Iterator[InitialStrategy]:
+            return (item for item in candidates if not forecast.hopeless(item.strategy))
+
+        attempts = RANDOM_ATTEMPTS * count
+        take(_from_pool(space, pool, forecast), (count + 1) // 2)
+        take(promising(_from_ladder(space, forecast)), count)
+        take(promising(_from_draws(space, Random(seed), attempts)), count)
+        take(_from_pool(space, pool, forecast), count)
+        take(_from_ladder(space, forecast), count)
+        take(_from_draws(space, Random(seed), attempts), count)
         return chosen
 
     def crossover(
@@ -75,11 +86,12 @@ class PlaybookManager:
         """Return a strategy made of both parents' techniques; different from those taken wherever one can be found."""
         rng = Random(seed)
         space = Space(briefing, operator_of(briefing))
+        forecast = Forecast(space)
         known = {_signature(strategy) for strategy in taken}
         child = Strategy(techniques=())
         for attempt in range(CROSSOVER_ATTEMPTS):
             child = _child(space, first, second, rng, mutate=attempt >= 2 or rng.random() < MUTATE)
-            if child.signature() not in known:
+            if child.signature() not in known and not forecast.hopeless(child):
                 return child
         for parent in (child, first.strategy, second.strategy):
             for neighbour, change in space.neighbours(space.fitted(parent)[0]):
@@ -123,22 +135,25 @@ def _avoided(pool: Sequence[PoolMatch], briefing: Briefing) -> set[str]:
     return {_signature(entry.strategy) for entry in (*failed, *slow)}
 
 
-def _from_pool(space: Space, pool: Sequence[PoolMatch]) -> Iterator[InitialStrategy]:
+def _from_pool(space: Space, pool: Sequence[PoolMatch], forecast: Forecast) -> Iterator[InitialStrategy]:
     """Yield strategies of entries that counted, those of the same work first, fastest first, then by score.
 
-    They come without what cannot be applied here.
+    They come without what cannot be applied here. What won on other work and is predicted to be hopeless here is left
+    out; what won on the same work was measured, and is not.
     """
 
+    def won_here(match: PoolMatch) -> bool:
+        return _same_work(match.entry, space.briefing) and match.entry.verdict.counts
+
     def rank(match: PoolMatch) -> tuple[float, float]:
-        won = _same_work(match.entry, space.briefing) and match.entry.verdict.counts
-        return (-(match.entry.speedup or 0.0) if won else 0.0, -match.score)
+        return (-(match.entry.speedup or 0.0) if won_here(match) else 0.0, -match.score)
 
     for match in sorted(pool, key=rank):
         entry = match.entry
         if entry.target is not space.briefing.target or not entry.verdict.counts or not entry.speedup:
             continue
         strategy, dropped = space.fitted(entry.strategy)
-        if not strategy.techniques:
+        if not strategy.techniques or (not won_here(match) and forecast.hopeless(strategy)):
             continue
         source = f"From the pool: {entry.speedup:.2f} times eager on {entry.problem_name}"
         without = f"; without {', '.join(dropped)}, which cannot be applied here" if dropped else ""
@@ -147,16 +162,23 @@ def _from_pool(space: Space, pool: Sequence[PoolMatch]) -> Iterator[InitialStrat
         )
 
 
-def _from_ladder(space: Space) -> Iterator[InitialStrategy]:
-    """Yield the family's ladder: first what applies as it stands, then what is left of the others."""
+def _from_ladder(space: Space, forecast: Forecast) -> Iterator[InitialStrategy]:
+    """Yield the family's ladder by predicted time.
+
+    Among rungs that predictions do not tell apart, those for the zone come first that apply as they stand.
+    """
     rungs = ladder(space.operator, space.briefing.target)
     placement = space.briefing.placement
-    if placement is not None:
-        rungs.sort(key=lambda rung: not _suits(rung, placement.zone.value))
-    whole = [rung for rung in rungs if space.valid(rung)]
-    for rung in [*whole, *(rung for rung in rungs if rung not in whole)]:
-        strategy, _ = space.fitted(rung)
-        yield InitialStrategy(strategy=_explained(with_defaults(strategy), rung.rationale), source=StrategySource.IDEA)
+    strategies = [with_defaults(space.fitted(rung)[0]) for rung in rungs]
+    classes = forecast.order(strategies)
+
+    def place(at: int) -> tuple[int, bool, bool]:
+        suits = placement is None or _suits(rungs[at], placement.zone.value)
+        return classes[at], not space.valid(rungs[at]), not suits
+
+    for at in sorted(range(len(rungs)), key=place):
+        strategy = _explained(strategies[at], rungs[at].rationale)
+        yield InitialStrategy(strategy=strategy, source=StrategySource.IDEA)
 
 
 def _suits(strategy: Strategy, zone: str) -> bool:

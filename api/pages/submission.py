@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api.dependencies import Transaction
+from api.foresight import foreseen
 from api.pages.visits import HOME, Actor, Fields, Form, PageRoute, Visitor, page, seen
 from cupilot.domain import problems as builtin
 from cupilot.domain.errors import CupilotError, InvalidInput
@@ -45,7 +46,7 @@ def send(session: Transaction, caller: Actor, fields: Fields) -> Response:
     try:
         request = _request(fields)
         if fields.text("action") == "plan":
-            return _page(session, caller, fields, plan=plan(session, caller.team_id, request))
+            return _page(session, caller, fields, plan=plan(session, caller.team_id, request, foreseen))
         job, _ = submit(session, caller, request, None)
     except CupilotError as error:
         if error.status != InvalidInput.status:

@@ -26,6 +26,7 @@ from api.dependencies import (
     plain_text,
 )
 from api.documentation import JOB_EXAMPLES, errors
+from api.foresight import foreseen
 from api.turns import client_of
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.people import Role
@@ -84,7 +85,8 @@ def submit_job(
 ) -> Response:
     """Check everything that can be checked without running your code, and queue the job."""
     job, is_new = submit(session, caller, request, idempotency_key)
-    response = _ready(views.job_view(session, caller.team_id, job.id), status=202)
+    view = views.new_job_view(session, job) if is_new else views.job_view(session, caller.team_id, job.id)
+    response = _ready(view, status=202)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     if not is_new:
         response.headers["Idempotent-Replayed"] = "true"
@@ -96,7 +98,7 @@ def plan_job(
     session: Transaction, caller: Member, request: Annotated[JobRequest, Body(openapi_examples=JOB_EXAMPLES)]
 ) -> JobPlan:
     """Check a job without making it: what it can use at most, and what earlier jobs used."""
-    return plan(session, caller.team_id, request)
+    return plan(session, caller.team_id, request, foreseen)
 
 
 @router.get("", summary="List jobs", responses=errors(401, 404, 422))

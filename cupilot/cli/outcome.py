@@ -45,7 +45,7 @@ NEXT = {
     Exit.UNREACHABLE: "cupilot doctor checks this machine; cupilot up --detach starts a service here",
     Exit.NOT_FOUND: "cupilot list shows your team's jobs",
 }
-"""Next thing to do after an error that does not say it itself."""
+"""Next steps after errors that name none themselves."""
 
 
 def exit_of(job: JobView) -> Exit:

@@ -10,6 +10,7 @@ import os
 import random
 import secrets
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,12 +92,17 @@ class Identity:
 
     @classmethod
     def load(cls, folder: Folder, *, in_use: bool = False) -> Identity:
-        """Return what the folder's file says; empty where there is none."""
+        """Return what the folder's file says; empty where there is none, or it was cut off by a full disk."""
         identity = cls(folder.identity, in_use=in_use)
-        if folder.identity.exists():
+        with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
             kept = json.loads(folder.identity.read_text())
-            identity.ports, identity.passwords = kept["ports"], kept["passwords"]
+            identity.ports, identity.passwords = dict(kept["ports"]), dict(kept["passwords"])
         return identity
+
+    def keep(self) -> None:
+        """Write the file again where it was lost."""
+        if not self.path.exists():
+            self._save()
 
     def port(self, part: str) -> int:
         """Return the part's port: the kept one where it is free, else a new one."""

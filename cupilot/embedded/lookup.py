@@ -6,25 +6,41 @@ Standard library only, so that ``cupilot doctor`` works where the client alone i
 from __future__ import annotations
 
 import fcntl
+import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from cupilot.embedded.folder import Folder
-from cupilot.embedded.report import Endpoint, PartState, Status, load_status
+from cupilot.embedded.report import Endpoint, PartState, PartStatus, Status, load_status
 
 DEFAULT_DATA = Path(".cupilot")
+ENDED = "its process has ended, and the state file was not written since (is the disk full, or the folder read-only?)"
 
 
 def status(data: Path = DEFAULT_DATA) -> Status:
-    """Return the state of a data folder's stack and of its parts."""
+    """Return the state of a data folder's stack and of its parts, as it was last written and as processes are now: a
+    full disk keeps the file as it was."""
     folder = Folder(data.expanduser().resolve())
     saved = load_status(folder)
     alive = is_locked(folder)
     if not alive:  # whatever its last words were
         parts = [replace(part, state=PartState.STOPPED, note="") for part in saved.parts]
         return replace(saved, running=False, ready=False, url=None, parts=parts)
-    return replace(saved, running=True)
+    parts = [part if _is_there(part) else replace(part, state=PartState.RESTARTING, note=ENDED) for part in saved.parts]
+    return replace(saved, running=True, ready=saved.ready and parts == list(saved.parts), parts=parts)
+
+
+def _is_there(part: PartStatus) -> bool:
+    """Return whether a part that was said to be ready still has its process."""
+    if part.state is not PartState.READY or part.pid is None:
+        return True
+    with suppress(PermissionError):
+        try:
+            os.kill(part.pid, 0)
+        except ProcessLookupError:
+            return False
+    return True
 
 
 def running(data: Path = DEFAULT_DATA) -> Endpoint | None:

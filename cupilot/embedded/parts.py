@@ -129,7 +129,8 @@ class Part:
     async def _revive(self, note: str, failures: int) -> int:
         """Start it until it is ready; how many times in a row it has been tried now."""
         while True:
-            self._forget()
+            with suppress(Exception):  # tried again before the start
+                self._forget()
             self._change(PartState.RESTARTING, note)
             await asyncio.sleep(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS) - 1)])
             failures += 1

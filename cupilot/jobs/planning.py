@@ -5,16 +5,18 @@ Makes nothing, and promises nothing: the queue, the quota and the workers may be
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
 from cupilot.domain.job import AgentKind, JobSpec
+from cupilot.domain.problem import NumericsPolicy, ProblemFacts, Target
 from cupilot.jobs.submission import spec_of
 from cupilot.schemas import JobBound, JobGuess, JobPlan, JobRequest
 from cupilot.storage.db.tables.people import Team
 from cupilot.storage.db.usage import begin_of, gpu_seconds_since
-from cupilot.storage.jobs.estimates import ended_without_template, guess
+from cupilot.storage.jobs.estimates import ended_without_template, guess, traced
 from cupilot.storage.jobs.job_views import queued_before
 from cupilot.storage.models.money import allowance
 from cupilot.storage.people.quotas import check_queue, quota_of
@@ -22,17 +24,25 @@ from cupilot.storage.queue.cluster import live_workers
 
 NO_TEMPLATE_NOTE = (
     "A job of your team on this very problem ended as no_template: these agents have no template for the operator, and"
-    " this one would end in the same way. Agents hybrid or llm, where a model is configured, can write its kernels."
+    " this one would end in the same way. Agents hybrid or llm, where a model is configured, can write its kernels:"
+    " cupilot submit FILE --agents hybrid."
 )
+Foresight = Callable[[str, NumericsPolicy, Target, ProblemFacts | None], list[str]]
+"""Notes of agents without a model on a problem before its job, from its source, policy and target, and from facts that
+an earlier job traced."""
 
 
-def plan(session: Session, team: UUID, request: JobRequest) -> JobPlan:
+def plan(session: Session, team: UUID, request: JobRequest, foresee: Foresight) -> JobPlan:
     """Return what the job would be; what would be refused is refused with the same error."""
     spec = spec_of(session, team, request)
     check_queue(session, team, coming=1)
     bound = _at_most(session, team, spec)
     futile = ended_without_template(session, team, spec)
-    guessed = None if futile else guess(session, team, spec, min(bound.candidates, bound.kernels))
+    known: list[str] = []
+    if spec.agents is AgentKind.PLAYBOOK and futile is None:
+        problem = spec.problem
+        known = foresee(problem.source, problem.policy, spec.target, traced(session, team, spec))
+    guessed = None if futile is not None else guess(session, team, spec, min(bound.candidates, bound.kernels))
     return JobPlan(
         problem=spec.problem.name,
         problem_hash=spec.problem.content_hash(),
@@ -44,8 +54,12 @@ def plan(session: Session, team: UUID, request: JobRequest) -> JobPlan:
         at_most=bound,
         guess=guessed,
         queue_position=queued_before(session, spec.target, spec.priority),
-        notes=[NO_TEMPLATE_NOTE] if futile else _notes(session, spec, bound, guessed),
+        notes=_futile(futile) if futile is not None else [*known, *_notes(session, spec, bound, guessed)],
     )
+
+
+def _futile(message: str) -> list[str]:
+    return [NO_TEMPLATE_NOTE, *([f"That job said: {message}"] if message else [])]
 
 
 def _at_most(session: Session, team: UUID, spec: JobSpec) -> JobBound:

@@ -12,6 +12,7 @@ import torch
 
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Role, TensorSpec
+from gpu_worker.judge.clocks import BUSY
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.slots import Slots
@@ -85,6 +86,6 @@ class BaselineLink:
         seconds = self._device.baseline_time(*self._reference.timed(question))
         self._mismatches = self._mismatches + 1 if seconds is None else 0
         if self._mismatches >= MISMATCHES:
-            message = f"the reference's clock disagreed with the judge's in {MISMATCHES} blocks of PyTorch in a row"
+            message = f"the reference's clock disagreed with the judge's in {MISMATCHES} blocks in a row: {BUSY}"
             raise UnusableReference(message, FailureKind.INFRASTRUCTURE)
         return seconds

@@ -14,6 +14,8 @@ MISMATCHED_SHARE = 0.75
 MISMATCHED_BLOCKS = 6
 """Fewer say nothing: a busy machine's scheduler spoils many blocks (all of six were seen at six processes a core)."""
 
+BUSY = "this machine is too busy to time a kernel; run less beside the worker, or give it a machine of its own"
+"""Advice for a machine on which blocks had to wait."""
 BUSY_BLOCKS = 60
 """So many, mostly spoilt by waiting, and the machine cannot time at all now."""
 
@@ -59,11 +61,12 @@ class Clocks:
         said = "the runner's clock disagreed with the judge's, or it was stopped late, in"
         message = f"{said} {mismatched} of {mismatched + good} blocks"
         if self._shared():
-            message += ", and the judge's own work waited as well: another process uses the device"
+            message += ", and the judge's own work waited as well: another process uses the device; stop that one, or"
+            message += " give this worker another device"
             raise KernelFailed(FailureKind.INFRASTRUCTURE, message, blocks=mismatched)
         if lies:
             raise KernelFailed(FailureKind.CLOCK_MISMATCH, message, blocks=mismatched)
-        message += ", by waiting: the machine is too busy to time a kernel"
+        message += f", by waiting: {BUSY}"
         raise KernelFailed(FailureKind.INFRASTRUCTURE, message, blocks=mismatched)
 
 

@@ -52,7 +52,10 @@ class BlockLog:
         self._pair.clear()
         self.dropped_pairs += throttled
         if self.dropped_pairs >= THROTTLED_PAIRS:
-            message = f"heat or the power supply held the device back in {self.dropped_pairs} pairs of blocks"
+            message = (
+                f"heat or the power supply held the device back in {self.dropped_pairs} pairs of blocks: check its"
+                " cooling and its power limit (nvidia-smi -q -d PERFORMANCE)"
+            )
             raise KernelFailed(FailureKind.INFRASTRUCTURE, message, blocks=self.dropped_pairs)
         return not throttled
 

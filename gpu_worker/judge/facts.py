@@ -60,6 +60,6 @@ def check_same(facts: ProblemFacts, prepared: ProblemFacts) -> None:
     """Refuse to judge by a preparation whose tensors are not those that the reference has here."""
     if facts.tensors != prepared.tensors:
         raise UnusableReference(
-            "the reference has other tensors here than when it was prepared (another torch version?)",
+            "the reference has other tensors here than when it was prepared: give all workers of a class one torch",
             FailureKind.INFRASTRUCTURE,
         )

@@ -146,13 +146,17 @@ def _ignore(_on: bool) -> None:
 def _unusable(error: UnusableReference, *, judging: bool) -> Failure:
     """Return the failure of a problem; of no kernel, where the reference worked when it was prepared."""
     if judging:
-        message = f"the reference failed while a kernel was judged: {error}"
+        message = (
+            "the reference failed while a kernel was judged, where it worked when it was prepared (it draws numbers of"
+            f" its own, or the machine lacks memory): {error}"
+        )
         return Failure(kind=FailureKind.INFRASTRUCTURE, message=message[:16_000])
     return Failure(kind=error.kind, message=str(error)[:16_000])
 
 
 def _too_large(error: BaseException, *, judging: bool) -> Failure:
-    message = f"the problem needs more memory than there is for judging it: {str(error)[:500]}"
+    room = "run fewer workers on this machine, or use a larger one"
+    message = f"the problem needs more memory than there is for judging it ({room}): {str(error)[:500]}"
     return Failure(kind=FailureKind.INFRASTRUCTURE if judging else FailureKind.OUT_OF_MEMORY, message=message)
 
 

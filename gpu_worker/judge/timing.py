@@ -27,7 +27,7 @@ from cupilot.domain.evaluation import Baseline, Comparison, FailureKind, Interva
 from gpu_worker.judge.audit import Auditor
 from gpu_worker.judge.baseline_link import BaselineLink
 from gpu_worker.judge.blocks import Blocks, BlockTime, Choose, Filling
-from gpu_worker.judge.clocks import Clocks
+from gpu_worker.judge.clocks import BUSY, Clocks
 from gpu_worker.judge.cold_start import ColdStart
 from gpu_worker.judge.comparison import Comparer
 from gpu_worker.judge.conditions import BlockLog
@@ -332,7 +332,7 @@ def _refuse_scatter(speedup: Interval, pairs: int) -> None:
     """Raise where the times of a comparison scatter too widely to mean anything."""
     if _is_scattered(speedup):
         message = f"the speedup scatters from {speedup.low:.3g} to {speedup.high:.3g} in {pairs} pairs of blocks"
-        raise KernelFailed(FailureKind.INFRASTRUCTURE, f"{message}: the machine is too busy to time a kernel")
+        raise KernelFailed(FailureKind.INFRASTRUCTURE, f"{message}: {BUSY}")
 
 
 def _is_scattered(speedup: Interval) -> bool:

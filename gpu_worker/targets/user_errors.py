@@ -45,7 +45,7 @@ def explained(error: BaseException, path: Path | None, code: str, what: str) -> 
             log=text[:4000],
         )
     if "Ninja is required" in text:
-        message = f"{what}: this machine has no ninja, which torch.utils.cpp_extension needs"
+        message = f"{what}: this machine has no ninja, which torch.utils.cpp_extension needs: pip install ninja"
         return RunnerError("infrastructure", message, code="no_ninja")
     if isinstance(error, SyntaxError):
         return RunnerError("compile_error", f"{what}: line {error.lineno}: {error.msg}", code=code)

@@ -22,8 +22,8 @@ def upgrade() -> None:
         sa.Column("user_id", sa.Uuid(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_user_identities")),
-        sa.UniqueConstraint("issuer", "subject", name=op.f("uq_user_identities_issuer")),
-        sa.UniqueConstraint("user_id", "issuer", name=op.f("uq_user_identities_user_id")),
+        sa.UniqueConstraint("issuer", "subject", name=op.f("uq_user_identities_issuer_subject")),
+        sa.UniqueConstraint("user_id", "issuer", name=op.f("uq_user_identities_user_id_issuer")),
         sa.ForeignKeyConstraint(
             ["user_id"], ["users.id"], name=op.f("fk_user_identities_user_id_users"), ondelete="CASCADE"
         ),

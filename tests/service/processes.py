@@ -27,11 +27,11 @@ FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload(["tests.service.worker_process", "workers.scheduler"])
 
 
-def wait_until(true: Callable[[], object], what: str) -> None:
-    """Return as soon as it is true."""
+def wait_until(true: Callable[[], object], what: str | Callable[[], str]) -> None:
+    """Return as soon as it is true; ``what``, or its answer by then, is said where it never was."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not true():
-        assert time.monotonic() < end, f"waited in vain: {what}"
+        assert time.monotonic() < end, f"waited in vain: {what if isinstance(what, str) else what()}"
         time.sleep(0.05)
 
 
@@ -70,7 +70,7 @@ class Processes:
                 live = {view.worker.name for view in cluster_overview(session).workers if view.live}
             return live >= set(names)
 
-        wait_until(all_live, f"workers {names}; {self.log()}")
+        wait_until(all_live, lambda: f"workers {names}; {self.log()}")
 
     def kill(self, name: str) -> None:
         """SIGKILL to the process, and to nothing below it."""

@@ -18,6 +18,8 @@ INDEX_LIMIT = 2**31 - 2**22
 """Elements up to which indices of 32 bits do, with room for a step beyond the end."""
 _KEPT = 16
 Rendered = tuple[str, LaunchPlan]
+_KEPT_PROGRAMS = 4
+_programs: OrderedDict[int, tuple[ProblemFacts, Program]] = OrderedDict()
 _kept: OrderedDict[tuple[int, Target, Tiles | None], tuple[ProblemFacts, Rendered]] = OrderedDict()
 
 
@@ -37,6 +39,16 @@ def rendered(facts: ProblemFacts, target: Target, tiles: Tiles | None = None) ->
         while len(_kept) > _KEPT:
             _kept.popitem(last=False)
     return _kept[key][1]
+
+
+def program_of(facts: ProblemFacts) -> Program:
+    """Return the groups of a problem; those of the last few problems are kept. Raises Unsupported."""
+    key = id(facts)
+    if key not in _programs or _programs[key][0] is not facts:
+        _programs[key] = facts, _made(facts)
+        while len(_programs) > _KEPT_PROGRAMS:
+            _programs.popitem(last=False)
+    return _programs[key][1]
 
 
 def _made(facts: ProblemFacts) -> Program:
@@ -65,11 +77,11 @@ def _made(facts: ProblemFacts) -> Program:
 
 def has_products(facts: ProblemFacts) -> bool:
     """Return whether tiles would change the kernel: whether a group is a product of some size."""
-    return any(product_of(group) is not None for group in _made(facts).groups)
+    return any(product_of(group) is not None for group in program_of(facts).groups)
 
 
 def _rendered(facts: ProblemFacts, target: Target, tiles: Tiles | None) -> Rendered:
-    program = _made(facts)
+    program = program_of(facts)
     taken = {spec.name for spec in facts.tensors}
     workspace = next(name for name in ("workspace", "workspace_", "workspace__") if name not in taken)
     pointers = Pointers(program, workspace)

@@ -30,8 +30,9 @@ def unsupported(facts: ProblemFacts, node: GraphNode | None, reason: str, source
     near = get_close_matches(base_name(node.op), sorted({base_name(name) for name in supported()}), n=3, cutoff=0.5)
     words = f"near it are supported: {', '.join(near)}" if near else f"supported: {_FAMILIES}"
     shapes = ", ".join(str(list(shape)) for shape in node.shapes)
+    result = f" (result {shapes})" if shapes else ""
     return NoTemplate(
-        f"the playbook has no kernel for {_called(node, source)} (result {shapes}): {reason}",
+        f"the playbook has no kernel for {_called(node, source)}{result}: {reason}",
         hint=f"{words}; {going_on}",
         where=None if node.line is None else f"problem.source:{node.line}",
     )

@@ -187,7 +187,8 @@ class Sce:
             self.config.repair_rounds,
             self.config.alignment,
             questions=True,
-            performance_rounds=self.config.performance_rounds,
+            # An injected kernel is measured as its author wrote it; its children may be faster.
+            performance_rounds=0 if operator is Operator.INJECTED else self.config.performance_rounds,
         )
 
     def _crossovers(

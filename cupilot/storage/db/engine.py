@@ -6,12 +6,12 @@ Knows no table. A session is never held across a model call or an evaluation.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Engine, Executable, Result, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
@@ -38,6 +38,7 @@ statement. One that died meanwhile fails its transaction, as one that dies in a 
 LOCK_NOT_AVAILABLE = "55P03"
 """Postgres' code of a lock that was not had within :data:`LOCK_TIMEOUT_MS`."""
 
+_NOTIFY = text(f"SELECT pg_notify('{CHANNEL}', '')")
 _SETTINGS = "settings"
 """Key of the settings in a session's ``info``."""
 _NOTIFIED = "notified"
@@ -73,7 +74,9 @@ def make_engine(url: str, *, pool_size: int = CONNECTIONS) -> Engine:
     return engine
 
 
-def _note_use(_connection: Any, record: Any) -> None:
+def _note_use(connection: Any, record: Any) -> None:
+    if connection is not None and connection.autocommit:  # of Database.reading
+        connection.autocommit = False
     record.info[_USED] = time.monotonic()
 
 
@@ -108,7 +111,9 @@ class Database:
         :meth:`transaction` does.
         """
         with self.transaction() as session:
-            session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+            # Not SQLAlchemy's isolation level: to set it and to set it back is a statement each.
+            raw: Any = session.connection().connection.dbapi_connection
+            raw.autocommit = True
             yield session
 
     @contextmanager
@@ -160,8 +165,17 @@ def database() -> Database:
     return Database(settings.database_url.get_secret_value(), settings=settings)
 
 
+def rows(session: Session, query: Executable, values: Mapping[str, Any]) -> Result[Any]:
+    """Return the rows of a query of columns, without the ORM's part in it, which takes as long as all of the rest.
+
+    What the session has not written yet is written first. For queries that are made once and asked with every request.
+    """
+    session.flush()
+    return session.connection().execute(query, values)
+
+
 def notify(session: Session) -> None:
     """Wake the scheduler when this transaction commits."""
     if not session.info.get(_NOTIFIED):
         session.info[_NOTIFIED] = True
-        session.execute(text(f"SELECT pg_notify('{CHANNEL}', '')"))
+        rows(session, _NOTIFY, {})

@@ -11,6 +11,7 @@ from sqlalchemy import Float, cast, extract, func, select
 from sqlalchemy.orm import Session
 
 from cupilot.domain.job import JobSpec
+from cupilot.domain.problem import ProblemFacts
 from cupilot.domain.states import JobState
 from cupilot.schemas import JobGuess
 from cupilot.storage.db.scope import scoped
@@ -51,17 +52,33 @@ def guess(session: Session, team: UUID, spec: JobSpec, candidates: int) -> JobGu
     return None
 
 
-def ended_without_template(session: Session, team: UUID, spec: JobSpec) -> bool:
-    """Return whether the team's newest job on this problem, target and kind of agents found no template for it."""
+def ended_without_template(session: Session, team: UUID, spec: JobSpec) -> str | None:
+    """Return how the team's newest job on this problem, target and kind of agents said that it has no template.
+
+    None where that job found one, or there is none.
+    """
     query = (
-        scoped(select(Job.reason), team)
+        scoped(select(Job.reason, Job.message), team)
         .join(ProblemRow, ProblemRow.id == Job.problem_id)
-        .where(ProblemRow.hash == spec.problem.content_hash(), Job.target == spec.target, Job.agents == spec.agents)
-        .where(Job.finished_at.is_not(None))
+        .where(ProblemRow.hash == spec.problem.content_hash())
+        .where(Job.target == spec.target, Job.agents == spec.agents, Job.finished_at.is_not(None))
         .order_by(Job.created_at.desc())
         .limit(1)
     )
-    return session.scalar(query) == NO_TEMPLATE
+    newest = session.execute(query).one_or_none()
+    return None if newest is None or newest.reason != NO_TEMPLATE else newest.message or ""
+
+
+def traced(session: Session, team: UUID, spec: JobSpec) -> ProblemFacts | None:
+    """Return what an earlier job of the team found of this problem; None where none got so far."""
+    query = (
+        scoped(select(Job), team)
+        .join(ProblemRow, ProblemRow.id == Job.problem_id)
+        .where(ProblemRow.hash == spec.problem.content_hash(), Job.preparation.is_not(None))
+        .limit(1)
+    )
+    job = session.scalar(query)
+    return None if job is None or job.preparation is None else job.preparation.facts
 
 
 def _used(session: Session, team: UUID, spec: JobSpec, problem: str | None) -> list[_Use]:

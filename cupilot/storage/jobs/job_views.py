@@ -17,6 +17,7 @@ from sqlalchemy import (
     bindparam,
     cast,
     func,
+    inspect,
     or_,
     select,
     text,
@@ -46,6 +47,7 @@ from cupilot.schemas import (
 )
 from cupilot.schemas.jobs import JobFilter
 from cupilot.storage.db.cursor import decode_cursor, encode_cursor
+from cupilot.storage.db.engine import rows
 from cupilot.storage.db.feed import events_after, last_settled_id
 from cupilot.storage.db.json_columns import part
 from cupilot.storage.db.scope import scoped
@@ -78,18 +80,32 @@ _HISTORY = (
 
 @cache
 def _job_query() -> Select[Any]:
-    """Return the query of a job, made once: making it takes as long as its answer."""
-    query = scoped(select(Job, ProblemRow, _HISTORY), bindparam("team", type_=Uuid()))
-    query = query.join(ProblemRow, ProblemRow.id == Job.problem_id).options(defer(ProblemRow.source))
+    """Return the query of a job's columns, its problem's and its history, made once: making it takes as long as its
+    answer."""
+    names = [column.key for column in inspect(Job).column_attrs]
+    shown = [getattr(Job, name) for name in names if name != Job.preparation.key]
+    problem = [getattr(ProblemRow, name).label(f"problem_{name}") for name in ("name", "policy", "hash")]
+    query = scoped(select(*shown, *problem, _HISTORY.label("history")), bindparam("team", type_=Uuid()))
+    query = query.join(ProblemRow, ProblemRow.id == Job.problem_id)
     return query.where(Job.id == bindparam("job", type_=Uuid()))
 
 
 def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
     """Return everything about a job's progress; NotFound for another team's."""
-    row = session.execute(_job_query(), {"team": team, "job": job_id}).one_or_none()
-    if row is None:
+    job: Any = rows(session, _job_query(), {"team": team, "job": job_id}).one_or_none()
+    if job is None:
         raise NotFound(f"no job {job_id}")
-    job, problem, history = row
+    problem = ProblemRef(id=job.problem_id, name=job.problem_name, policy=job.problem_policy, hash=job.problem_hash)
+    return _view(session, job, problem, _history(job.history))
+
+
+def new_job_view(session: Session, job: Job) -> JobView:
+    """Return a job that this transaction has made, as :func:`job_view` will show it."""
+    problem = _problem_ref(session.get_one(ProblemRow, job.problem_id))
+    return _view(session, job, problem, [StateEntry(state=JobState.QUEUED.value, at=job.created_at)])
+
+
+def _view(session: Session, job: Job, problem: ProblemRef, history: list[StateEntry]) -> JobView:
     # A job is polled most while nothing has come of it yet: what it cannot have is not asked for.
     waits = job.state is JobState.QUEUED
     verdicts, states = _counts(session, job.id) if job.candidates else ({}, {})
@@ -100,7 +116,7 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
         final=job.state.final,
         reason=job.reason,
         message=job.message,
-        problem=_problem_ref(problem),
+        problem=problem,
         target=job.target,
         agents=job.agents,
         method=job.method,
@@ -122,7 +138,7 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
         spending=[] if waits else spending(session, job.id),
         preparation=None if waits else _preparation(session, job),
         author=job.author,
-        history=_history(history),
+        history=history,
         created_at=job.created_at,
         started_at=job.started_at,
         finished_at=job.finished_at,
@@ -158,11 +174,11 @@ def list_jobs(
     if cursor:
         start = decode_cursor(cursor, bound)
         query = query.where(place < start if order == "newest" else place > start)
-    rows = session.execute(query).all()
-    page = rows[:limit]
+    found = session.execute(query).all()
+    page = found[:limit]
     return JobPage(
         items=[job_summary(job, problem, best) for job, problem, best in page],
-        next_cursor=encode_cursor(page[-1][0].created_at, page[-1][0].id, bound) if len(rows) > limit else None,
+        next_cursor=encode_cursor(page[-1][0].created_at, page[-1][0].id, bound) if len(found) > limit else None,
     )
 
 
@@ -279,7 +295,7 @@ def _queue_position(session: Session, job: Job) -> int | None:
     if job.state is not JobState.QUEUED:
         return None
     values = {"target": job.target, "created_at": job.created_at, "job": job.id}
-    return session.execute(_queued_before(job.priority, is_queued=True), values).scalar_one()
+    return int(rows(session, _queued_before(job.priority, is_queued=True), values).scalar_one())
 
 
 def queued_before(session: Session, target: Target, priority: Priority) -> int:

@@ -53,11 +53,10 @@ def submit_job(
     :class:`cupilot.domain.quota.QuotaExceeded`. Whether the agents can play the method is checked before
     (:mod:`cupilot.jobs.submission`).
     """
-    problem = ensure_problem(session, team_id, spec.problem)
     values = {
         "id": uuid.uuid4(),
         "team_id": team_id,
-        "problem_id": problem.id,
+        "problem_id": ensure_problem(session, team_id, spec.problem),
         "target": spec.target,
         "method": spec.method,
         "agents": spec.agents,

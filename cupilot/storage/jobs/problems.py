@@ -10,22 +10,25 @@ import uuid
 from contextlib import suppress
 from functools import cache
 
-from sqlalchemy import select, tuple_
+from sqlalchemy import Select, Text, Uuid, bindparam, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, defer
+from sqlalchemy.sql.dml import ReturningInsert
 
 from cupilot.domain import problems
 from cupilot.domain.errors import NotFound
 from cupilot.domain.problem import Problem
 from cupilot.schemas import ProblemPage, ProblemSummary, ProblemView
 from cupilot.storage.db.cursor import decode_cursor, encode_cursor
+from cupilot.storage.db.engine import rows
 from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.jobs import ProblemRow
 from cupilot.storage.db.tables.pool import BuiltinProblem
 
 
-def ensure_problem(session: Session, team_id: uuid.UUID, problem: Problem) -> ProblemRow:
-    """Return the team's row for this problem, made where there is none; the first name given to a content stays."""
+def ensure_problem(session: Session, team_id: uuid.UUID, problem: Problem) -> uuid.UUID:
+    """Return the id of the team's row for this problem, made where there is none; the first name given to a content
+    stays."""
     values = {
         "id": uuid.uuid4(),
         "team_id": team_id,
@@ -36,12 +39,22 @@ def ensure_problem(session: Session, team_id: uuid.UUID, problem: Problem) -> Pr
     }
     if problems.name_of(problem.content_hash()) is not None:
         builtin_name(session, problem.content_hash())  # recorded while this version ships it
-    query = scoped(select(ProblemRow), team_id).where(ProblemRow.hash == values["hash"])
-    row = session.scalars(query).one_or_none()
+    content = {"team": team_id, "content": values["hash"]}
+    row: uuid.UUID | None = rows(session, _by_content(), content).scalar_one_or_none()
     if row is None:
-        made = insert(ProblemRow).values(values).on_conflict_do_nothing().returning(ProblemRow)
-        row = session.scalars(made).one_or_none() or session.scalars(query).one()
-    return row
+        row = rows(session, _insertion(), values).scalar_one_or_none()
+    return row or rows(session, _by_content(), content).scalar_one()  # another transaction's, made meanwhile
+
+
+@cache
+def _by_content() -> Select[uuid.UUID]:
+    query = scoped(select(ProblemRow.id), bindparam("team", type_=Uuid()))
+    return query.where(ProblemRow.hash == bindparam("content", type_=Text()))
+
+
+@cache
+def _insertion() -> ReturningInsert[uuid.UUID]:
+    return insert(ProblemRow).on_conflict_do_nothing().returning(ProblemRow.id)
 
 
 def problem_value(row: ProblemRow) -> Problem:

@@ -1,4 +1,4 @@
-"""Users behind an identity provider's people, and the keys of their sessions.
+"""Subjects of an identity provider and the users that they are here, and the keys of their sessions.
 
 Nobody becomes a user, a member or an admin by signing in: a cluster admin has made a user of the e-mail address, and a
 team has taken them in. The first sign-in ties the provider's subject to the user, since addresses are given to others.

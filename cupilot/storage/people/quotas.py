@@ -9,12 +9,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, Date, Select, Text, case, cast, func, or_, select, update
+from sqlalchemy import ColumnElement, Date, Select, Text, Uuid, bindparam, case, cast, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from cupilot.domain.job import Priority
 from cupilot.domain.quota import Quota, QuotaExceeded
 from cupilot.domain.states import JobState
+from cupilot.storage.db.engine import rows
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.people import GpuUsage, Team
 from cupilot.storage.db.tables.queue import Step
@@ -25,6 +26,7 @@ _OPEN = Job.finished_at.is_(None)
 """Said with every state that is looked for: the index of open jobs is found by it, not by what a state means."""
 FIRST_STEP = "prepare"
 """Key of the step with which a job begins."""
+_QUEUE_LIMIT = select(Team.max_queued_jobs).where(Team.id == bindparam("team", type_=Uuid()))
 _RANK = case((Job.priority == Priority.HIGH, 0), (Job.priority == Priority.NORMAL, 1), else_=2)
 
 
@@ -38,7 +40,7 @@ def check_queue(session: Session, team_id: uuid.UUID, *, coming: int = 0) -> Non
 
     Asked after a job was queued, which counts then, and for one that only might be.
     """
-    if session.get_one(Team, team_id).max_queued_jobs is None:
+    if rows(session, _QUEUE_LIMIT, {"team": team_id}).scalar_one() is None:
         return  # nothing to count: submissions of the team need not wait for each other
     quota = quota_of(_locked(session, team_id))
     queued = _count(session, team_id, (JobState.QUEUED,)) + coming

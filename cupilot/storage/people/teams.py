@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.people import Caller, Role, Scope
 from cupilot.storage.db.changes import note
+from cupilot.storage.db.engine import rows
 from cupilot.storage.db.tables.people import ApiKey, Membership, Team, User
 
 KEY_MARK = "cpk"
@@ -147,7 +148,7 @@ def _valid(session: Session, secret: str) -> Any:
     prefix = prefix_of(secret)
     if prefix is None:
         return None
-    row = session.execute(_KEY, {"prefix": prefix}).one_or_none()
+    row = rows(session, _KEY, {"prefix": prefix}).one_or_none()
     if row is None or not hmac.compare_digest(row.hash, _hash(secret)):
         return None
     if row.stale:

@@ -10,10 +10,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from math import ceil
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from cupilot.domain.problem import Target
@@ -22,7 +23,7 @@ from cupilot.storage.db.engine import settings_of
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.queue import Outbox, Step
 from cupilot.storage.people.quotas import may_begin
-from cupilot.storage.queue.fairness import fair_order, published_or_claimed, step_seconds
+from cupilot.storage.queue.fairness import fair_order, fair_values, published_or_claimed, step_seconds
 from cupilot.storage.queue.steps import LONGEST_RETRY
 
 STEP_TOPIC = "step"
@@ -46,26 +47,31 @@ class Load:
 
 def loads(session: Session) -> Mapping[str, Load]:
     """Return the load of each queue with running or waiting steps; waiting ones are not counted, they may be many."""
+    counted = {queue: Load(*counts) for queue, *counts in session.execute(_load_query())}
+    return {queue: counted.get(queue, Load()) for queue in sorted({*counted, *session.scalars(_queues_with_waiting())})}
+
+
+@cache
+def _load_query() -> Select[str, int, int]:
     # What a batch holds takes no slot of a worker.
     running = func.count().filter(Step.state == StepState.RUNNING, Step.batch_id.is_(None))
     published = func.count().filter(Step.state == StepState.QUEUED, Step.dispatched_at.is_not(None))
-    query = (
+    return (
         select(Step.queue, running, published)
         .join(Job, Job.id == Step.job_id)
         .where(Step.finished_at.is_(None), published_or_claimed())
         .where(or_(Job.state != JobState.PAUSED, Step.state == StepState.RUNNING))
         .group_by(Step.queue)
     )
-    counted = {queue: Load(*counts) for queue, *counts in session.execute(query)}
-    return {queue: counted.get(queue, Load()) for queue in sorted({*counted, *_queues_with_waiting(session)})}
 
 
-def _queues_with_waiting(session: Session) -> Sequence[str]:
-    """Walk from queue to queue along the index, so that the steps between are not read."""
+@cache
+def _queues_with_waiting() -> Select[str]:
+    """Return a query that walks from queue to queue along the index, so that the steps between are not read."""
     first = select(func.min(Step.queue).label("queue")).where(_is_unpublished()).cte("queues", recursive=True)
     beyond = select(func.min(Step.queue)).where(_is_unpublished(), Step.queue > first.c.queue).scalar_subquery()
     queues = first.union_all(select(beyond).where(first.c.queue.is_not(None)))
-    return session.scalars(select(queues.c.queue).where(queues.c.queue.is_not(None))).all()
+    return select(queues.c.queue).where(queues.c.queue.is_not(None))
 
 
 def dispatch_ready(
@@ -76,15 +82,18 @@ def dispatch_ready(
     ``bundle`` is how many may travel in one message; where fewer are ready than are free, they are spread over the
     ``slots``. ``seconds`` is what a step takes, where that is known already.
     """
-    before_set_back = func.now() + CLOCK_SET_BACK * LONGEST_RETRY
-    ready = _is_unpublished() & or_(
-        Step.not_before.is_(None), Step.not_before <= func.now(), Step.not_before > before_set_back
-    )
     seconds = step_seconds(session, queue) if seconds is None else seconds
-    steps = session.scalars(fair_order(_may_run(), ready, queue, seconds, free)).all()
+    steps = session.scalars(_ready_order(), fair_values(queue, seconds, free)).all()
     if len(steps) < free:
         bundle = min(bundle, max(ceil(len(steps) / slots), 1))
     return _publish(session, steps, Step.dispatched_at.is_(None), bundle=bundle)
+
+
+@cache
+def _ready_order() -> Select[Any]:
+    before_set_back = func.now() + CLOCK_SET_BACK * LONGEST_RETRY
+    due = or_(Step.not_before.is_(None), Step.not_before <= func.now(), Step.not_before > before_set_back)
+    return fair_order(_may_run(), _is_unpublished() & due)
 
 
 def next_steps(session: Session, queue: str, kinds: Sequence[StepKind], count: int) -> Sequence[uuid.UUID]:
@@ -102,10 +111,9 @@ def next_steps(session: Session, queue: str, kinds: Sequence[StepKind], count: i
     )
     steps = [*session.scalars(sent)]
     if len(steps) < count:
-        waiting = fair_order(
-            _may_run(), _is_unpublished() & wanted, queue, step_seconds(session, queue), count - len(steps)
-        )
-        steps += [step for step in session.scalars(waiting) if step not in steps]
+        waiting = fair_order(_may_run(), _is_unpublished() & wanted)
+        values = fair_values(queue, step_seconds(session, queue), count - len(steps))
+        steps += [step for step in session.scalars(waiting, values) if step not in steps]
     return steps
 
 
@@ -116,7 +124,7 @@ def exportable(session: Session, queue: str, count: int, job: uuid.UUID | None) 
     """
     ready = (Step.state == StepState.QUEUED) & or_(Step.not_before.is_(None), Step.not_before <= func.now())
     jobs = _may_run() if job is None else _may_run() & (Job.id == job)
-    return session.scalars(fair_order(jobs, ready, queue, step_seconds(session, queue), count)).all()
+    return session.scalars(fair_order(jobs, ready), fair_values(queue, step_seconds(session, queue), count)).all()
 
 
 def dispatch_again(session: Session, queue: str, after: timedelta, limit: int) -> int:

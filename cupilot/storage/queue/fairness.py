@@ -14,9 +14,26 @@ ever nothing, since whoever waits falls behind no further while all others' use 
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
-from sqlalchemy import CTE, ColumnElement, Double, and_, case, cast, func, or_, select, true
+from sqlalchemy import (
+    CTE,
+    BindParameter,
+    ColumnElement,
+    Double,
+    Integer,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    case,
+    cast,
+    func,
+    or_,
+    select,
+    true,
+)
 from sqlalchemy.orm import Session
 
 from cupilot.domain.job import Priority
@@ -33,33 +50,42 @@ FIRST_GUESS_SECONDS = 1.0
 PRIORITY_WEIGHT = case((Job.priority == Priority.HIGH, 4.0), (Job.priority == Priority.NORMAL, 2.0), else_=1.0)
 """Shares of a team's priorities. Weights rather than an order: a stream of urgent jobs does not starve the others."""
 
+QUEUE = bindparam("queue", type_=Text())
+COUNT = bindparam("count", type_=Integer())
+_SECONDS: BindParameter[float] = bindparam("step_seconds", type_=Double())
+"""Parameters of :func:`fair_order`, whose queries are made once: making one takes longer than its answer."""
+
 
 def step_seconds(session: Session, queue: str) -> float:
     """Return what a step of the queue takes on average these days."""
-    average = session.scalars(select(func.avg(Step.busy_seconds)).where(*_lately(queue))).one()
+    average = session.scalars(_average(), {"queue": queue}).one()
     return FIRST_GUESS_SECONDS if average is None else float(average)
 
 
-def fair_order(
-    jobs: ColumnElement[bool], ready: ColumnElement[bool], queue: str, step_seconds: float, count: int
-) -> Any:
-    """Return a query for the ids of the next ``count`` steps of a queue, in the order in which they go.
+@cache
+def _average() -> Select[Any]:
+    return select(func.avg(Step.busy_seconds)).where(*_lately(QUEUE))
+
+
+def fair_order(jobs: ColumnElement[bool], ready: ColumnElement[bool]) -> Select[Any]:
+    """Return a query for the ids of the next steps of a queue, in the order in which they go; its values are those of
+    :func:`fair_values`.
 
     ``jobs`` and ``ready`` are the conditions on jobs that may go on and on steps that wait. Of each job only as many
     steps are looked at as could go, so that a backlog costs what its jobs cost, not what its steps do.
     """
-    used = _used(queue, step_seconds)
+    used = _used(QUEUE, _SECONDS)
     teams = select(used.c.team_id, func.sum(used.c.seconds).label("seconds")).group_by(used.c.team_id).subquery()
     oldest = (
         select(Step.id, Step.created_at)
-        .where(Step.job_id == Job.id, Step.queue == queue, ready)
+        .where(Step.job_id == Job.id, Step.queue == QUEUE, ready)
         .order_by(Step.created_at, Step.id)
-        .limit(count)
+        .limit(COUNT)
         .lateral("oldest")
     )
     by_age = (Job.started_at.asc().nulls_last(), Job.created_at, Job.id, oldest.c.created_at, oldest.c.id)
     in_class = func.row_number().over(partition_by=(Job.team_id, Job.priority), order_by=by_age)
-    class_use = func.coalesce(used.c.seconds, 0.0) + in_class * step_seconds
+    class_use = func.coalesce(used.c.seconds, 0.0) + in_class * _SECONDS
     rows = (
         select(
             oldest.c.id,
@@ -81,8 +107,13 @@ def fair_order(
     in_team = (rows.c.class_share, rows.c.age, rows.c.in_class, rows.c.id)
     turn = func.row_number().over(partition_by=rows.c.team_id, order_by=in_team).label("turn")
     turns = select(rows, turn).subquery()
-    team_share = (turns.c.team_use + turns.c.turn * step_seconds) / turns.c.weight
-    return select(turns.c.id).order_by(team_share, turns.c.age, turns.c.turn).limit(count)
+    team_share = (turns.c.team_use + turns.c.turn * _SECONDS) / turns.c.weight
+    return select(turns.c.id).order_by(team_share, turns.c.age, turns.c.turn).limit(COUNT)
+
+
+def fair_values(queue: str, step_seconds: float, count: int) -> dict[str, Any]:
+    """Return the values of a :func:`fair_order` for ``count`` steps of a queue, whose steps take so long on average."""
+    return {"queue": queue, "step_seconds": step_seconds, "count": count}
 
 
 def shares(queue: str) -> Any:
@@ -91,7 +122,7 @@ def shares(queue: str) -> Any:
     return select(used.c.team_id, func.sum(used.c.seconds)).group_by(used.c.team_id)
 
 
-def _used(queue: str, step_seconds: float) -> CTE:
+def _used(queue: str | BindParameter[str], step_seconds: float | BindParameter[float]) -> CTE:
     """Return what each team's jobs of a priority have used of the queue lately, or hold of it now."""
     # What finished in the future did so before the database's clock was set back.
     age = func.greatest(func.extract("epoch", func.now() - Step.finished_at), 0)
@@ -119,7 +150,7 @@ def published_or_claimed() -> ColumnElement[bool]:
     return or_(Step.state == StepState.RUNNING, Step.dispatched_at.is_not(None), Step.busy_seconds > 0)
 
 
-def _lately(queue: str) -> tuple[ColumnElement[bool], ...]:
+def _lately(queue: str | BindParameter[str]) -> tuple[ColumnElement[bool], ...]:
     """Return the condition that a finished step still counts; older use has faded to 2 %."""
     since = func.now() - timedelta(seconds=4 * USAGE_FADES_SECONDS)
     return (Step.queue == queue, Step.started_at.is_not(None), Step.finished_at > since)

@@ -45,6 +45,8 @@ _KINDS = {
 }
 """Driver error to ``FailureKind``; an error that is not named here is the plan's: ``launch_error``."""
 
+_FAULTY = "the card, its driver or this machine is at fault; nvidia-smi and the kernel log (Xid errors) say more"
+
 _DEFAULT_SHARED_BYTES = 48 * 1024
 _PORTABLE_CLUSTER = 8
 
@@ -58,7 +60,9 @@ def _reported(otherwise: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
             try:
                 return method(*args, **kwargs)
             except driver.DriverError as error:
-                raise RunnerError(_KINDS.get(error.code, otherwise), str(error), code=error.code) from error
+                kind = _KINDS.get(error.code, otherwise)
+                what = f"{error}: {_FAULTY}" if kind == "infrastructure" else str(error)
+                raise RunnerError(kind, what, code=error.code) from error
 
         return call
 

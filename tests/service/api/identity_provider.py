@@ -24,7 +24,7 @@ CLIENT, SECRET = "cupilot", "a secret of the client"
 
 @dataclass
 class IdentityProvider:
-    """A provider that says of whoever comes next what a test wants, and lies where it asks for that."""
+    """Claims of the provider on whoever comes next, and its lies."""
 
     url: str = ""
     key: RSAKey = field(default_factory=lambda: RSAKey.generate_key(2048, {"kid": "one"}))
@@ -36,7 +36,7 @@ class IdentityProvider:
     issuer: str | None = None
     """Another issuer in its metadata."""
     waiting: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Query of each code that was given."""
+    """By code: the request that it was given for."""
 
     def authorise(self, query: dict[str, str]) -> str:
         """The person says yes: the address that the browser is sent back to."""
@@ -62,7 +62,7 @@ class IdentityProvider:
         return 200, {"access_token": "of no use", "token_type": "Bearer", "id_token": self._signed(claims)}
 
     def metadata(self) -> dict[str, Any]:
-        """Addresses of everything."""
+        """Return the addresses of its endpoints."""
         return {
             "issuer": self.issuer or self.url,
             "authorization_endpoint": f"{self.url}/authorise",

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 from unittest.mock import ANY
 
 import httpx
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, select, text
 from sqlalchemy.exc import DBAPIError
+from starlette.types import Message, Receive, Scope, Send
 from typer.testing import CliRunner
 
+from api.audit import AuditLog
 from cupilot.cli.app import app
 from cupilot.client import Client
 from cupilot.storage.db.changes import LONGEST
+from cupilot.storage.db.tables.people import AuditEntry
 from cupilot.storage.db.tables.people import Team as Tenant
 from cupilot.storage.people.audit import prune_audit
 from cupilot.storage.people.teams import create_api_key, ensure_user
@@ -199,3 +203,39 @@ def test_the_command_line_lists_it(world: World, team: Team, monkeypatch: pytest
     page = world.http()
     page.cookies.set("cupilot_key", team.key)
     assert "job.priority: &#34;normal&#34; &rarr; &#34;low&#34;" in page.get("/ui/audit").text
+
+
+def test_requests_that_end_together_are_written_together_and_none_is_lost_over_another(world: World) -> None:
+    """One of them cannot be written, for a character that no text column takes: it alone goes to the log."""
+    marks = [f"together-{number}" for number in range(30)]
+
+    async def accepted(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+        await send({"type": "http.response.start", "status": 202, "headers": []})
+
+    async def nothing() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def drop(message: Message) -> None:
+        pass
+
+    async def ask(mark: str) -> None:
+        state = {"request_id": "a\0b" if mark == marks[7] else mark}
+        scope = {"type": "http", "method": "POST", "path": "/v1/jobs", "headers": [], "state": state}
+        await log(scope, nothing, drop)
+
+    async def ask_all() -> None:
+        await asyncio.gather(*map(ask, marks))
+
+    begun: list[object] = []
+
+    def count(connection: object) -> None:
+        begun.append(connection)
+
+    event.listen(world.database.engine, "begin", count)
+    log = AuditLog(accepted, world.database)
+    asyncio.run(ask_all())
+    event.remove(world.database.engine, "begin", count)
+    with world.database.transaction() as session:
+        written = session.scalars(select(AuditEntry.request_id).where(AuditEntry.request_id.like("together-%"))).all()
+    assert sorted(written) == sorted(set(marks) - {marks[7]})
+    assert len(begun) <= 1 + 1 + len(marks), "the first by itself; the others at once, and then each after it failed"

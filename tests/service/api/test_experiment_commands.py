@@ -133,4 +133,4 @@ def test_from_start_to_report(world: World, team: Team, folder: Path) -> None:
 def test_exit_codes(arguments: list[str], code: int) -> None:
     done = run(*arguments)
     assert done.exit_code == code, done.output
-    assert "hint" in done.output or "where" in done.output
+    assert "next" in done.output or "where" in done.output

@@ -467,7 +467,7 @@ def test_a_plan_says_what_a_job_can_use_and_makes_nothing(team: Team) -> None:
         "cost_usd": 0.0,
     }
     assert (plan["problem"], plan["method"]["repair_rounds"], plan["guess"]) == ("double", 2, None)
-    assert [note[:14] for note in plan["notes"]] == ["No live worker", "No job of your"]
+    assert [note[:14] for note in plan["notes"]] == ["Nothing in the", "No live worker", "No job of your"]
     for path in ("/v1/jobs", "/v1/problems"):
         assert [item for item in team.http.get(path).json()["items"] if not item.get("builtin")] == []
 
@@ -510,6 +510,25 @@ def test_a_plan_refuses_what_a_submission_would(world: World, team: Team) -> Non
     assert _error(team.http.post("/v1/jobs/plan", json=job_request()))["code"] == "quota_exceeded"
 
 
+def test_a_plan_says_which_line_the_playbook_has_no_kernel_for(team: Team) -> None:
+    source = SOURCE.replace("x * 2", "torch.erfinv(x)")
+    assert source != SOURCE
+    plan = team.http.post("/v1/jobs/plan", json=job_request(problem={"source": source})).json()
+    (note,) = [note for note in plan["notes"] if "no_template" in note]
+    assert "torch.erfinv(x)` in line " in note
+    assert "near it are supported" in note
+    assert "cupilot submit FILE --agents hybrid" in note
+
+
+def test_a_plan_goes_by_what_an_earlier_job_traced(world: World, team: Team) -> None:
+    """The story's graph makes no output, which no text can show."""
+    with world.database.transaction() as session:
+        Story(session, team.id).prepare()
+    plan = team.http.post("/v1/jobs/plan", json=job_request()).json()
+    assert plan["notes"][0].startswith("The job would end as no_template: ")
+    assert "the value 'out'" in plan["notes"][0]
+
+
 def test_a_plan_says_that_a_job_would_end_as_its_predecessor_without_a_template(world: World, team: Team) -> None:
     with world.database.transaction() as session:
         evolved(session, team.id, problem=Problem(name="other", source=SOURCE + "\n# another\n"))
@@ -518,6 +537,8 @@ def test_a_plan_says_that_a_job_would_end_as_its_predecessor_without_a_template(
     plan = team.http.post("/v1/jobs/plan", json=job_request()).json()
     assert plan["guess"] is None
     assert "would end in the same way" in plan["notes"][0]
+    assert "--agents hybrid" in plan["notes"][0]
+    assert plan["notes"][1] == "That job said: no template"
     refused = team.http.post(f"/v1/jobs/{failed}/retry")
     assert (refused.status_code, _error(refused)["code"]) == (409, "conflict")
     assert "have no template" in _error(refused)["message"]

@@ -7,17 +7,20 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
 
 import httpx
 import pytest
 import uvicorn
+from fastapi import FastAPI
 from pydantic import SecretStr
+from sqlalchemy import event
 
 from api.app import create_app
 from api.middleware import BodyLimit
 from api.serving import server_config
-from api.turns import Crowded, Turns
+from api.turns import TURNS, Crowded, Turns
 from cupilot.settings import Settings
 from tests.service.api.world import Team, World, job_request
 
@@ -28,10 +31,17 @@ SOON = 20.0
 
 
 @contextmanager
-def serving(
-    world: World, *, head_seconds: float = 10.0, body_seconds: float = 30.0, **changes: object
-) -> Iterator[int]:
+def serving(world: World, **changes: Any) -> Iterator[int]:
     """The API as ``python -m api`` serves it; its port."""
+    with served(world, **changes) as (port, _):
+        yield port
+
+
+@contextmanager
+def served(
+    world: World, *, head_seconds: float = 10.0, body_seconds: float = 30.0, **changes: object
+) -> Iterator[tuple[int, FastAPI]]:
+    """The same, with the application."""
     url = world.database.engine.url.render_as_string(hide_password=False)
     settings = Settings(database_url=SecretStr(url), **changes)  # type: ignore[arg-type]
     app = create_app(settings)
@@ -43,7 +53,7 @@ def serving(
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:
-        yield listener.getsockname()[1]
+        yield listener.getsockname()[1], app
     finally:
         server.should_exit = True
         thread.join()
@@ -120,6 +130,45 @@ def test_an_address_has_so_many_connections_and_others_are_served(world: World) 
                 connection.close()
 
 
+TRICKLING = 200
+
+
+def test_trickling_heads_and_bodies_take_nothing_that_others_need(world: World, team: Team) -> None:
+    """Neither a turn nor a connection to the database nor a statement; how long others take is the benchmark's."""
+    with served(world, head_seconds=300.0, body_seconds=300.0) as (port, app), ExitStack() as stack:
+        statements: list[str] = []
+        event.listen(app.state.database.engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
+        key = {"Authorization": f"Bearer {team.key}"}
+        client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=key, trust_env=False))
+
+        def cost() -> int:
+            assert client.get("/v1/jobs").status_code == 200
+            before = len(statements)
+            assert client.get("/v1/jobs").status_code == 200
+            return len(statements) - before
+
+        alone = cost()
+        head = f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {team.key}\r\n"
+        body = f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+        slow = []
+        for number in range(TRICKLING):
+            own = (f"127.0.0.{2 + number % 4}", 0)
+            slow.append(stack.enter_context(closing(socket.create_connection(("127.0.0.1", port), SOON, own))))
+            slow[-1].sendall((body if number % 2 else head).encode())
+        asked = len(statements)
+        for _ in range(3):
+            for connection in slow:
+                connection.sendall(b"x")
+            assert cost() == alone
+        assert len(statements) == asked + 2 * 3 * alone, "only the other client's requests have asked anything"
+        assert app.state.turns._free == TURNS
+        assert app.state.database.engine.pool.checkedout() == 0
+        for connection in slow:
+            connection.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                connection.recv(1)
+
+
 def test_a_client_with_too_many_requests_is_refused_and_others_are_not() -> None:
     async def run() -> None:
         turns, release = Turns(turns=2, each=3), asyncio.Event()
@@ -170,7 +219,7 @@ def test_requests_of_clients_take_turns() -> None:
 
 
 def test_one_teams_flood_is_answered_429_and_no_503(world: World, team: Team, stranger: Team) -> None:
-    with serving(world, rate_limit_key=0, rate_limit_address=0, connections_per_address=0) as port:
+    with serving(world, head_seconds=60, rate_limit_key=0, rate_limit_address=0, connections_per_address=0) as port:
         address, headers = f"http://127.0.0.1:{port}", {"Authorization": f"Bearer {team.key}"}
 
         def submit(_: int) -> httpx.Response:

@@ -79,6 +79,23 @@ def test_postgres_takes_over_from_a_postmaster_that_was_left_running(tmp_path: P
     server.stop()
 
 
+@pytest.mark.parametrize("lost", ["deleted", "cut off", "another one since"])
+def test_postgres_keeps_its_rows_where_its_password_is_lost(tmp_path: Path, lost: str) -> None:
+    server = start_postgres(tmp_path)
+    _query(server, "CREATE TABLE t (n int)", "INSERT INTO t VALUES (1) RETURNING n")
+    server.kill()
+    identity = tmp_path / "identity.json"
+    if lost == "deleted":
+        identity.unlink()
+    else:
+        identity.write_text('{"ports": {' if lost == "cut off" else '{"ports": {}, "passwords": {"postgres": "other"}}')
+    for _ in range(2):
+        server = start_postgres(tmp_path)
+        assert _query(server, "SELECT n FROM t") == [(1,)]
+        server.stop()
+    assert "other" not in (tmp_path / "logs/postgres.log").read_text()
+
+
 def test_postgres_makes_a_half_made_cluster_anew(tmp_path: Path) -> None:
     (tmp_path / "postgres.new/base").mkdir(parents=True)
     server = start_postgres(tmp_path)

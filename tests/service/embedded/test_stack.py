@@ -122,6 +122,12 @@ def _role_checks(data: Path) -> list[doctor.Check]:
     return [check for check in doctor.examine(data) if check.name.startswith("role ")]
 
 
+def _address(data: Path) -> tuple[str, str]:
+    endpoint = embedded.running(data)
+    assert endpoint is not None
+    return endpoint.url, endpoint.api_key
+
+
 def _request() -> JobRequest:
     return JobRequest(problem=ProblemInput(source=SOURCE, name="relu"), target=Target.CPU)
 
@@ -220,7 +226,7 @@ def test_a_killed_part_is_started_again(stack: Path, name: str) -> None:
 def test_supervision_outlives_a_folder_that_cannot_be_written(stack: Path) -> None:
     """A part that ends meanwhile is started again; the state file says so as soon as it can be written."""
     _eventually(lambda: all(part.state is PartState.READY for part in embedded.status(stack).parts))
-    before = _names(stack)
+    before, written = _names(stack), (stack / "state.json").read_text()
     (stack / "state.json").unlink()
     blocker = stack / f".state.json.{embedded.supervisor_pid(Folder(stack))}"
     blocker.mkdir()  # whoever is root writes everywhere else
@@ -230,9 +236,33 @@ def test_supervision_outlives_a_folder_that_cannot_be_written(stack: Path) -> No
         assert not (stack / "state.json").exists()
         assert embedded.status(stack).running
         assert not embedded.status(stack).ready
+        (stack / "state.json").write_text(written)  # as a full disk would leave it
+        told = embedded.status(stack)
+        assert not told.ready, "the old file says that it is"
+        assert [part.name for part in told.parts if part.state is PartState.RESTARTING] == ["scheduler"]
     finally:
         blocker.rmdir()
     _eventually(lambda: embedded.status(stack).ready and _names(stack)["scheduler"] != before["scheduler"])
+
+
+def test_a_stack_outlives_the_loss_of_its_files(stack: Path) -> None:
+    """Those that it writes again while it runs; and all of them while it does not, Postgres' password among them."""
+    files = [stack / name for name in ("state.json", "identity.json", "url")]
+    before = [file.read_text() for file in files[1:]]
+    for file in files:
+        file.unlink()
+    _eventually(lambda: all(file.exists() for file in files))
+    assert [file.read_text() for file in files[1:]] == before
+    with Client(*_address(stack)) as client:
+        kept = client.submit(_request())
+        client.cancel(kept.id)
+    embedded.down(stack)
+    files[0].write_text("{}")
+    files[1].write_text('{"ports": {"postgr')
+    endpoint = _up(stack)
+    with Client(endpoint.url, endpoint.api_key) as client:
+        assert client.get(kept.id).final
+    _assert_takes_jobs(endpoint)
 
 
 def test_a_part_that_is_gone_is_named_with_its_reason(stack: Path) -> None:

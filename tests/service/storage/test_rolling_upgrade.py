@@ -31,8 +31,18 @@ REVISIONS = sorted(path.name[:4] for path in (Path(__file__).parents[3] / "migra
 RELEASED = "0019"
 """The newest revision of the release before; whoever makes a release moves it on (docs/operations.md)."""
 HELD = [number for number in REVISIONS if number > RELEASED]
+DRAINED = "rows with it come from steps of jobs that the new release took, and none runs until the drain ends"
+
+
+def _values(name: str, *values: str) -> dict[str, str]:
+    """Values of an enumeration that rows have only once every process is new."""
+    return {f"value {name} {value} is read by code that does not know it": DRAINED for value in values}
+
+
 MEANT: dict[str, dict[str, str]] = {
-    "0023": {"rows must satisfy steps fk_steps_batch_id_batches": "it writes no batch_id, and NULL satisfies the key"}
+    "0023": {"rows must satisfy steps fk_steps_batch_id_batches": "it writes no batch_id, and NULL satisfies the key"},
+    "0025": _values("operator", "explore", "recombine", "retune", "next_version") | _values("step_kind", "improve"),
+    "0026": _values("operator", "agentic") | _values("step_kind", "act"),
 }
 """By revision: a breaking change that the release before lives with nevertheless, and why it does."""
 

@@ -140,7 +140,7 @@ def test_crossovers_do_not_repeat_a_strategy(rig: Rig) -> None:
 def test_a_duplicate_kernel_is_not_measured(database: Database, settings: Settings) -> None:
     rig = Rig(database, settings, [strategy("t1", "y1"), strategy("t1", "y2")])
 
-    def translate(_: Briefing, wanted: Strategy, *__: object) -> Kernel:
+    def translate(_: Briefing, wanted: Strategy, *__: object, **___: object) -> Kernel:
         return kernel(wanted.ids()[0])
 
     rig.players.translate = translate  # type: ignore[assignment,method-assign]

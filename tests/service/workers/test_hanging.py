@@ -58,13 +58,13 @@ def note_of(database: Database, worker: str) -> str:
 def test_a_worker_whose_process_hangs_ends_and_both_teams_jobs_go_on(processes: Processes, database: Database) -> None:
     processes.start_all(CUPILOT_TEST_SLOW="600")
     jobs = [submit(database, "blue"), submit(database, "red")]
-    wait_until(lambda: prepares(database), processes.log())
+    wait_until(lambda: prepares(database), processes.log)
     (child,) = processes.children("gpu")
     child.suspend()  # it neither works nor renews its lease, nor can it be told to stop
-    wait_until(lambda: "hangs" in note_of(database, "gpu"), f"the worker says so; {processes.log()}")
+    wait_until(lambda: "hangs" in note_of(database, "gpu"), lambda: f"the worker says so; {processes.log()}")
     processes.wait_gone("gpu")
     wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "it goes with its parent")
     processes.worker("gpu", "gpu-again")  # as its supervisor does
     for job in jobs:
-        wait_until(lambda job=job: state_of(database, job).final, f"the job ends; {processes.log()}")
+        wait_until(lambda job=job: state_of(database, job).final, lambda: f"the job ends; {processes.log()}")
     assert {state_of(database, job) for job in jobs} == {JobState.SUCCEEDED}

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -81,7 +82,7 @@ def running(database: Database, job_id: uuid.UUID, key: str) -> bool:
 
 
 def wait_for_end(processes: Processes, job_id: uuid.UUID) -> Job:
-    wait_until(lambda: job(processes.database, job_id).state.final, f"the job's end; {processes.log()}")
+    wait_until(lambda: job(processes.database, job_id).state.final, lambda: f"the job's end; {processes.log()}")
     return job(processes.database, job_id)
 
 
@@ -105,7 +106,7 @@ def test_a_job_runs_through_real_workers(processes: Processes, database: Databas
 def test_a_killed_gpu_worker(processes: Processes, database: Database) -> None:
     processes.start_all(**SLOW)
     job_id = submit(database)
-    wait_until(lambda: running(database, job_id, "c1/evaluate/0"), processes.log())
+    wait_until(lambda: running(database, job_id, "c1/evaluate/0"), processes.log)
     children = processes.children("gpu")
     processes.kill("gpu")
     assert still_running(children, PATIENCE_SECONDS) == [], "the children die with their parent"
@@ -126,7 +127,7 @@ def test_a_second_worker_of_a_card_waits_for_the_first_ones_end(
     processes.worker("gpu", "first", CUPILOT_TEST_CARD="GPU-0")
     processes.wait_for_workers("first")
     processes.worker("gpu", "second", CUPILOT_TEST_CARD="GPU-0")
-    wait_until(lambda: "card_taken: card GPU-0 is held by worker first since" in processes.log(), processes.log())
+    wait_until(lambda: "card_taken: card GPU-0 is held by worker first since" in processes.log(), processes.log)
     assert live(database) == {"first"}
     end(processes, "first")
     processes.wait_for_workers("second")
@@ -141,7 +142,7 @@ def test_a_worker_that_lost_its_card_ends(processes: Processes, database: Databa
             session.execute(update(CardLease).values(worker="another", expires_at=func.now() + timedelta(seconds=2)))
         return "this worker ends: card GPU-0 is held by worker another" in processes.log()
 
-    wait_until(ends, processes.log())
+    wait_until(ends, processes.log)
     processes.wait_gone("first")
     assert live(database) == set()
 
@@ -150,7 +151,7 @@ def test_a_killed_pool_child(processes: Processes, database: Database) -> None:
     """A kernel may kill the process around it: the worker goes on with a new child."""
     processes.start_all(**SLOW)
     job_id = submit(database)
-    wait_until(lambda: running(database, job_id, "c1/evaluate/0"), processes.log())
+    wait_until(lambda: running(database, job_id, "c1/evaluate/0"), processes.log)
     for child in processes.children("gpu"):
         child.kill()
     assert wait_for_end(processes, job_id).state is JobState.SUCCEEDED
@@ -160,18 +161,51 @@ def test_a_killed_pool_child(processes: Processes, database: Database) -> None:
 def test_a_killed_scheduler(processes: Processes, database: Database) -> None:
     processes.start_all(**SLOW)
     job_id = submit(database)
-    wait_until(lambda: finished(database, job_id) > 3, processes.log())
+    wait_until(lambda: finished(database, job_id) > 3, processes.log)
     processes.kill("scheduler")
     processes.scheduler("scheduler-again")
     assert wait_for_end(processes, job_id).state is JobState.SUCCEEDED
     assert_done_once(database, job_id)
 
 
+STORM, SUBMITTERS, SCHEDULERS = 48, 6, 4
+
+
+def test_schedulers_killed_in_a_storm_of_submissions(processes: Processes, database: Database) -> None:
+    """Wherever in its tick a scheduler dies, no job is left, and no step is done twice."""
+    processes.start_all(CUPILOT_TEST_SLOW="0.02")
+    jobs: list[uuid.UUID] = []
+    small = job_spec(method=SceConfig(population=2, generations=1, elites=1))
+
+    def submit_many(number: int) -> None:
+        for _ in range(STORM // SUBMITTERS):
+            with database.transaction() as session:
+                team = ensure_team(session, f"storm {number % 3}")
+                new, _ = submit_job(session, team.id, small, idempotency_key=None, request_hash="0")
+            jobs.append(new.id)
+
+    with ThreadPoolExecutor(SUBMITTERS) as pool:
+        storm = [pool.submit(submit_many, number) for number in range(SUBMITTERS)]
+        name = "scheduler"
+        for count in range(SCHEDULERS):
+            wait_until(lambda: len(jobs) >= STORM * count // SCHEDULERS, processes.log())  # noqa: B023
+            processes.kill(name)
+            name = f"scheduler-{count}"
+            processes.scheduler(name)
+        for each in storm:
+            each.result()
+    ends = {wait_for_end(processes, job_id).state for job_id in jobs}
+    assert len(jobs) == STORM
+    assert ends == {JobState.SUCCEEDED}
+    for job_id in jobs:
+        assert_done_once(database, job_id)
+
+
 def test_a_standby_scheduler_takes_over(processes: Processes, database: Database) -> None:
     processes.start_all(**SLOW)
     processes.scheduler("standby")
     job_id = submit(database)
-    wait_until(lambda: finished(database, job_id) > 3, processes.log())
+    wait_until(lambda: finished(database, job_id) > 3, processes.log)
     processes.kill("scheduler")
     assert wait_for_end(processes, job_id).state is JobState.SUCCEEDED
     with database.transaction() as session:
@@ -184,7 +218,7 @@ def test_a_flushed_broker(processes: Processes, database: Database, valkey: Runn
     job_id = submit(database)
     with redis.Redis.from_url(valkey.url) as broker:
         for count in (2, 6, 10):
-            wait_until(lambda count=count: finished(database, job_id) > count, processes.log())
+            wait_until(lambda count=count: finished(database, job_id) > count, processes.log)
             broker.flushall()
     assert wait_for_end(processes, job_id).state is JobState.SUCCEEDED
     assert_done_once(database, job_id)
@@ -193,7 +227,7 @@ def test_a_flushed_broker(processes: Processes, database: Database, valkey: Runn
 def test_a_killed_broker(processes: Processes, database: Database, valkey: Running) -> None:
     processes.start_all(**SLOW)
     job_id = submit(database)
-    wait_until(lambda: finished(database, job_id) > 4, processes.log())
+    wait_until(lambda: finished(database, job_id) > 4, processes.log)
     valkey.kill()
     data = valkey.server.folder.root
     again = start_valkey(data)
@@ -206,7 +240,7 @@ def test_a_killed_database(processes: Processes, database: Database, postgres: R
     """Nobody gives up: the scheduler takes its lock again, results wait until they can be stored."""
     processes.start_all(**SLOW)
     job_id = submit(database)
-    wait_until(lambda: finished(database, job_id) > 4, processes.log())
+    wait_until(lambda: finished(database, job_id) > 4, processes.log)
     postgres.kill()
     again = start_postgres(postgres.server.folder.root)
     postgres.server, postgres.process = again.server, again.process
@@ -234,7 +268,7 @@ def test_a_worker_that_takes_no_work_ends_itself(processes: Processes, database:
 def test_a_worker_that_is_told_to_stop_gives_its_step_back(processes: Processes, database: Database) -> None:
     processes.start_all(**STUCK)
     job_id = submit(database)
-    wait_until(lambda: running(database, job_id, "prepare"), processes.log())
+    wait_until(lambda: running(database, job_id, "prepare"), processes.log)
     processes.ask_to_stop("gpu")
     assert processes.wait_gone("gpu") == 0, processes.log()
     (prepare,) = steps(database, job_id)
@@ -249,7 +283,7 @@ def test_a_worker_that_is_told_to_stop_gives_its_step_back(processes: Processes,
 def test_a_cancel_stops_the_running_step(processes: Processes, database: Database) -> None:
     processes.start_all(**STUCK)
     job_id = submit(database)
-    wait_until(lambda: running(database, job_id, "prepare"), processes.log())
+    wait_until(lambda: running(database, job_id, "prepare"), processes.log)
     with database.transaction() as session:
         request_cancel(session, ensure_team(session, "blue").id, job_id)
     assert wait_for_end(processes, job_id).state is JobState.CANCELLED
@@ -260,7 +294,7 @@ def test_a_cancel_stops_the_running_step(processes: Processes, database: Databas
 def test_a_busy_worker_still_reports_itself(processes: Processes, database: Database, settings: Settings) -> None:
     processes.start_all(**STUCK)
     job_id = submit(database)
-    wait_until(lambda: running(database, job_id, "prepare"), processes.log())
+    wait_until(lambda: running(database, job_id, "prepare"), processes.log)
     (prepare,) = steps(database, job_id)
     expiry = prepare.lease_expires_at
     assert expiry is not None

@@ -77,10 +77,10 @@ class Steered:
         def holds() -> bool:
             return any(step.key.startswith(key) and step.state is StepState.RUNNING for step in self.steps(job_id))
 
-        wait_until(holds, f"{key} runs; {self.processes.log()}")
+        wait_until(holds, lambda: f"{key} runs; {self.processes.log()}")
 
     def wait_for(self, job_id: uuid.UUID, state: JobState) -> None:
-        wait_until(lambda: self.state(job_id).final, f"the job ends; {self.processes.log()}")
+        wait_until(lambda: self.state(job_id).final, lambda: f"the job ends; {self.processes.log()}")
         assert self.state(job_id) is state
 
     def assert_ended_once(self, *job_ids: uuid.UUID) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import judged_coverage, judged_coverage_page, records
+from benchmarks import coverage_page, judged_coverage, records
 from cupilot.domain import problems
 
 ROWS = [
@@ -38,9 +38,15 @@ def test_a_problem_is_judged_and_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     assert json.loads(record.read_text()) == first, "nothing was judged again"
 
 
-def test_the_page_shows_what_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "read", lambda _: {"problems": ROWS})
-    text = judged_coverage_page.page()
-    assert f"2 of {len(problems.names())} problems were judged, and the kernels of 1 were audited or better" in text
-    assert "| level1 | softmax | plain | audited | 2.00 (1.50 to 2.50) |" in text
-    assert "| level1 | gelu | plain | rejected: crash: a \\| b |  |" in text
+def test_the_page_says_what_was_judged_and_what_was_only_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = [
+        {"suite": "level1", "problem": name, "family": "rows", "launches": 1, "refused": {}}
+        for name in ("softmax", "gelu", "argmax")
+    ]
+    found = {"coverage": {"problems": compiled}, "judged_coverage": {"problems": ROWS}}
+    monkeypatch.setattr(records, "read", lambda name: found[name])
+    text = coverage_page.page()
+    assert "2 were judged on `cpu`, and the\nkernels of 1 were audited or better" in text
+    assert "| level1 | softmax | rows | 1 |  | audited | 2.00 (1.50 to 2.50) |" in text
+    assert "| level1 | gelu | rows | 1 |  | rejected: crash: a \\| b |  |" in text
+    assert "| level1 | argmax | rows | 1 |  | no |  |" in text

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.evaluation import Failure, FailureKind
 from gpu_worker.endings import judge_ending, kernel_ending, machine_failure, reference_ending
 from gpu_worker.judge_process import JudgeLost
 from gpu_worker.sandbox.child import Finished
@@ -60,8 +60,29 @@ def test_a_judge_that_ended_is_told_with_its_last_words() -> None:
     said = "Traceback (most recent call last):\n  ...\nModuleNotFoundError: No module named 'numpy'\n"
     finished = Finished(1, "", said)
     told = judge_ending(finished, "starting").message
-    assert told == "the judge process did not start: ModuleNotFoundError: No module named 'numpy'"
+    assert told.startswith("the judge process did not start: ModuleNotFoundError: No module named 'numpy' (")
     failure = machine_failure(JudgeLost("timing", finished))
-    assert failure.message.endswith("the judge ended while timing: ModuleNotFoundError: No module named 'numpy'")
+    assert "the judge ended while timing: ModuleNotFoundError: No module named 'numpy' (" in failure.message
     assert "Traceback" in str(failure.details["stderr"])
-    assert judge_ending(Finished(-9, "", ""), "timing").message == "the judge process ended while timing"
+    assert judge_ending(Finished(3, "", ""), "timing").message.startswith(
+        "the judge process ended while timing: it said nothing, and its exit status was 3 ("
+    )
+
+
+KILLED = Finished(-signal.SIGKILL, "", "")
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        kernel_ending(KILLED),
+        reference_ending(KILLED, "timing"),
+        judge_ending(KILLED, "timing"),
+        machine_failure(JudgeLost("timing", KILLED)),
+    ],
+    ids=["kernel", "reference", "judge", "judge of an evaluation"],
+)
+def test_what_the_machine_killed_says_where_to_look_and_what_to_change(failure: Failure) -> None:
+    assert failure.kind is FailureKind.INFRASTRUCTURE
+    assert "(dmesg)" in failure.message
+    assert "give it more memory, or run fewer workers" in failure.message

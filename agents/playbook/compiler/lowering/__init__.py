@@ -30,6 +30,8 @@ MAKERS = {
     **{**CREATION, **GATHERS, **INDEXED, **REDUCTIONS, **SELECTIONS},
     **{**NORMS, **LOSSES, **PRODUCTS, **WINDOWS},
 }
+UNKNOWN_CALL = "it is not supported"
+"""Reason for refusing a call that no lowering knows."""
 _NOT_HELD = ("complex64", "complex128")
 
 
@@ -142,7 +144,7 @@ class Lowering:
             tensor = lower(call, op)
             if tensor is not None:
                 return [tensor]
-        raise Unsupported(call.node, "it is not supported")
+        raise Unsupported(call.node, UNKNOWN_CALL)
 
     def _written(self, call: Call) -> None:
         """Follow a call that writes to its first argument, and rename the objects that share its storage."""

@@ -69,6 +69,21 @@ def _logaddexp(a: Expr, b: Expr) -> Expr:
     return select(expression("eq", a, b), expression("add", a, _c(math.log(2))), soft)
 
 
+def _logaddexp2(a: Expr, b: Expr) -> Expr:
+    scale = _c(math.log(2))
+    return div(_logaddexp(mul(a, scale), mul(b, scale)), scale)
+
+
+def _sinc(x: Expr) -> Expr:
+    angle = mul(x, _c(math.pi))
+    return select(expression("eq", x, _c(0)), _c(1), div(expression("sin", angle), angle))
+
+
+def _xlog1py(a: Expr, b: Expr) -> Expr:
+    product = select(expression("eq", a, _c(0)), _c(0), mul(a, expression("log1p", b)))
+    return select(expression("ne", b, b), b, product)
+
+
 def _remainder(a: Expr, b: Expr) -> Expr:
     rest = expression("fmod", a, b)
     other = expression("and", expression("ne", rest, _c(0)), expression("ne", _below(rest), _below(b)))
@@ -173,6 +188,13 @@ _MORE: dict[str, Builder] = {
     "aten.lerp.Tensor": _lerp,
     "aten.logit.default": _logit,
     "aten.special_entr.default": _simple(1, _entropy),
+    "aten.logaddexp2.default": _simple(2, _logaddexp2),
+    "aten.sinc.default": _simple(1, _sinc),
+    "aten.special_xlog1py.default": _simple(2, _xlog1py),
+    "aten.deg2rad.default": _simple(1, lambda x: mul(x, _c(math.pi / 180))),
+    "aten.rad2deg.default": _simple(1, lambda x: mul(x, _c(180 / math.pi))),
+    "aten.isposinf.default": _simple(1, lambda x: expression("eq", x, _c(math.inf))),
+    "aten.isneginf.default": _simple(1, lambda x: expression("eq", x, _c(-math.inf))),
     "aten.nan_to_num.default": _nan_to_num,
     "aten.masked_fill.Tensor": _masked,
     "aten.masked_fill.Scalar": _masked,

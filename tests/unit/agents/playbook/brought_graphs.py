@@ -89,6 +89,15 @@ def brought() -> dict[str, Case]:
         "entropy": Case(
             lambda x: torch.special.entr(torch.relu(torch.softmax(x, -1) - 0.02)).sum(-1), {"x": _random(6, 21)}
         ),
+        "degrees_and_sinc": Case(
+            lambda x: torch.rad2deg(torch.sinc(torch.deg2rad(x * 90).round())), {"x": _random(6, 21)}
+        ),
+        "logaddexp2": Case(lambda x: torch.logaddexp2(x, x.flip(0)), {"x": _random(6, 21)}),
+        "xlog1py": Case(lambda x: torch.special.xlog1py(torch.relu(x), torch.exp(x)), {"x": _random(6, 21)}),
+        "signed_infinities": Case(
+            lambda x: torch.isposinf(1 / torch.relu(x)).float() - torch.isneginf(torch.log(torch.relu(x))).float() * 3,
+            {"x": _random(6, 21)},
+        ),
         "eight_bits_e4m3": Case(_eight_bits(torch.float8_e4m3fn, 448.0), {"x": _random(6, 21)}),
         "eight_bits_e5m2": Case(_eight_bits(torch.float8_e5m2, 57344.0), {"x": _random(6, 21)}),
         "eight_bits_edges": Case(

@@ -1,0 +1,159 @@
+"""Predict the time of templates' kernels on a card from geometry, bytes, passes and rates.
+
+Constants without another source are fitted to ``benchmarks/results`` by ``python -m benchmarks.cost_model``.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from agents.playbook.cost.geometry import Geometry
+from agents.playbook.cost.values import Choice, Cost
+from agents.playbook.cost.work import APPROXIMATE, FUNCTION, Operations, operations
+from agents.playbook.operators import Matmul, Pointwise, Rows, moments_pair, softmax_pair
+from agents.playbook.templates.cuda_matmul_parts import Tiling
+
+ITEM = 4
+"""Bytes of an element: templates are float32."""
+CACHE_SPEED = 4.0
+"""Bandwidth of L2 over that of main memory."""
+UNROLLED = 4
+"""Loads of a loop that compilers issue before they wait, where nothing asks for more."""
+PHASES = 0.25
+"""Time that a block's barriers take beside others, where a row is first loaded and then stored."""
+CLUSTER_SPEED = 0.8
+"""Share of the bandwidth left where the blocks of a cluster wait for each other."""
+REGISTERS = 32
+"""A thread's, without values that are kept."""
+TREE_SECONDS = 0.6e-6
+"""Additional time of a block's reduction without shuffles."""
+
+WARPGROUP, TENSOR, SIMT, THREAD = 0.92, 0.2, 0.66, 0.1
+"""Shares of the peak that products reach: on warpgroups, on single warps' tensor cores, from registers of eight by
+eight, and without tiles."""
+FULL_RATIO = 2.8
+"""Multiply-adds a value of shared memory from which on a multiprocessor's scalar units are fed."""
+
+
+def registers_of(operator: Pointwise | Rows | Matmul, choice: Choice) -> int:
+    """Return the registers that a thread probably takes."""
+    if isinstance(operator, Matmul):
+        if "warpgroup_mma" in choice:
+            return 168
+        rows, cols = _rectangle(choice)
+        tiled = 255 if "tensor_cores" in choice else rows * cols + 56
+        return tiled if "shared_tiling" in choice else REGISTERS
+    return REGISTERS + (16 if "register_rows" in choice else 0) + 4 * choice.number("vector_loads", "width")
+
+
+def pointwise(operator: Pointwise, choice: Choice, shape: Geometry) -> Cost:
+    """Return the cost of a map: each byte once."""
+    rates, width = choice.rates, choice.number("vector_loads", "width")
+    items = choice.number("thread_coarsening", "items")
+    moved = operator.size * ITEM * (len(operator.full) + 1) + ITEM * sum(item.mod for item in operator.broadcast)
+    in_flight = ITEM * width * items * max(1, len(operator.full))
+    speed = rates.bandwidth * shape.streaming(rates.bandwidth, in_flight)
+    count = _counted(operations([operator.expression]), choice)
+    work = operator.size * (count + 6 / width) / (rates.scalar * shape.busy)
+    return Cost(moved / speed, work, rates.launch * shape.launches)
+
+
+def _counted(work: Operations, choice: Choice) -> float:
+    fast = work.hardware if "fast_exp" in choice else 0
+    return work.plain + fast * APPROXIMATE + (work.functions - fast) * FUNCTION
+
+
+def rows(operator: Rows, choice: Choice, shape: Geometry) -> Cost:
+    """Return the cost of reductions over rows: the first reading from memory, others from where the row is kept."""
+    rates, width = choice.rates, choice.number("vector_loads", "width")
+    inputs = max(1, len(operator.elements)) * operator.size * ITEM
+    written = operator.size * ITEM if operator.maps else operator.rows * ITEM * len(operator.outputs)
+    kept = "register_rows" in choice or "shared_rows" in choice
+    readings = 1 if kept else _readings(operator, choice)
+    again = 0.0
+    if readings > 1:
+        in_cache = min(1.0, rates.device.cache_bytes / max(_working_set(operator, choice, shape), 1))
+        again = (readings - 1) * inputs * (1 - in_cache + in_cache / CACHE_SPEED)
+    speed = rates.bandwidth * shape.streaming(rates.bandwidth, _in_flight(operator, choice, shape, width))
+    if kept and operator.contiguous and "warp_per_row" not in choice:
+        speed *= shape.resident / (shape.resident + PHASES)
+    if "cluster_rows" in choice:
+        speed *= CLUSTER_SPEED
+    roots = [expr for _, expr in operator.outputs]
+    work = operator.size * (_counted(operations(roots), choice) + 8 / width)
+    reducing = 0.0
+    if operator.contiguous and not {"warp_shuffle_reduction", "warp_per_row"} & set(choice.options.techniques):
+        reducing = TREE_SECONDS * ceil(shape.waves)
+    tail = 1 if shape.waves > 4 else shape.filled
+    arithmetic = work / (rates.scalar * shape.busy) / tail
+    memory = (inputs + written + again) / speed / tail + reducing
+    return Cost(memory, arithmetic, rates.launch * shape.launches)
+
+
+def _readings(operator: Rows, choice: Choice) -> int:
+    joined = ("online_softmax" in choice and softmax_pair(operator) is not None) or (
+        "one_pass_moments" in choice and moments_pair(operator) is not None
+    )
+    return max(1, operator.passes - joined)
+
+
+def _working_set(operator: Rows, choice: Choice, shape: Geometry) -> float:
+    """Return the bytes of all rows that are read at the same time."""
+    at_once = min(shape.blocks, shape.resident * shape.units)
+    together: float
+    if "warp_per_row" in choice:
+        together = choice.number("warp_per_row", "warps") * choice.number("rows_per_warp", "rows")
+    elif operator.contiguous:
+        together = 1 / choice.number("cluster_rows", "blocks") / choice.number("split_rows", "parts")
+    else:
+        together = shape.threads / choice.number("column_slices", "slices") * choice.number("vector_loads", "width")
+    return at_once * together * operator.length * ITEM * max(1, len(operator.elements))
+
+
+def _in_flight(operator: Rows, choice: Choice, shape: Geometry, width: int) -> float:
+    """Return the bytes that a thread asks for before it waits."""
+    loads = max(choice.number("loop_unrolling", "factor"), UNROLLED)
+    if "register_rows" in choice:
+        threads = 32 if "warp_per_row" in choice else shape.threads
+        share = operator.length / choice.number("cluster_rows", "blocks")
+        loads = max(1, min(32, round(share / (threads * width)))) if operator.contiguous else loads
+    return ITEM * width * loads * max(1, len(operator.elements))
+
+
+def matmul(operator: Matmul, choice: Choice, shape: Geometry) -> Cost:
+    """Return the cost of a product: its rate by the units it runs on, its tiles' edges, and what tiles read again."""
+    rates, tiling = choice.rates, Tiling.of(operator, choice.options)
+    m, n, k, batches = operator.m, operator.n, operator.k, operator.batches
+    moved = float(ITEM * batches * (m * k + k * n + m * n))
+    parts = choice.number("split_k", "parts")
+    moved += 0 if parts == 1 else 2 * ITEM * batches * m * n * parts
+    if "shared_tiling" not in choice:
+        filled = min(1.0, shape.threads_in_flight / (shape.units * (rates.device.threads_per_unit or 2048)))
+        arithmetic = operator.flops / (rates.scalar * THREAD * filled * shape.filled)
+        return Cost(moved / rates.bandwidth, arithmetic, rates.launch * shape.launches)
+    edges = ceil(m / tiling.m) * tiling.m * ceil(n / tiling.n) * tiling.n / (m * n)
+    tiles = batches * ceil(m / tiling.m) * ceil(n / tiling.n) * parts
+    waves = tiles / (shape.resident * shape.units)
+    busy = min(1.0, tiles / shape.units) * (waves / ceil(waves) if waves > 1 else 1.0)
+    again = ITEM * batches * m * n * k * (1 / tiling.m + 1 / tiling.n)
+    again /= 1 + 0.5 * ("cluster_multicast" in choice)
+    memory = max(moved / rates.bandwidth, again / (rates.bandwidth * CACHE_SPEED))
+    arithmetic = operator.flops * edges / (_rate(choice) * busy)
+    return Cost(memory, arithmetic, rates.launch * shape.launches)
+
+
+def _rate(choice: Choice) -> float:
+    """Return operations a second of a card whose multiprocessors all have tiles."""
+    if "tensor_cores" in choice:
+        return choice.rates.matrix * (WARPGROUP if "warpgroup_mma" in choice else TENSOR)
+    rows_, cols = _rectangle(choice)
+    fed = min(1.0, rows_ * cols / (rows_ + cols) / FULL_RATIO)
+    rate = choice.rates.scalar * SIMT * fed
+    for technique, without in (("double_buffering", 0.92), ("vector_loads", 0.82), ("bank_padding", 0.95)):
+        rate *= 1 if technique in choice else without
+    return rate
+
+
+def _rectangle(choice: Choice) -> tuple[int, int]:
+    """Return rows and columns of the results that one thread makes."""
+    return choice.number("register_blocking", "rows"), choice.number("register_blocking", "cols")

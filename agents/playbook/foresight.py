@@ -1,0 +1,143 @@
+"""Say before a job is queued whether the playbook has a kernel for its problem, in the words of the refusal itself.
+
+Exact where the problem was traced before; otherwise a reading of the file's text, which runs nothing and finds calls
+that are certainly refused once they are reached, never that there is a kernel.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from agents.interface import NoTemplate
+from agents.playbook.compiler.lowering import UNKNOWN_CALL
+from agents.playbook.compiler.refusals import unsupported
+from agents.playbook.recognition import recognise
+from agents.playbook.templates.launches import as_launches
+from cupilot.domain.problem import Graph, GraphNode, NumericsPolicy, ProblemFacts, Target
+
+SHOWN = 3
+"""Calls that are named at most."""
+
+REFUSED: dict[str, tuple[str, ...]] = {
+    "torch": (
+        "bernoulli", "bincount", "cholesky", "cholesky_inverse", "cholesky_solve", "complex", "digamma", "erfinv",
+        "frexp", "gcd", "histc", "i0", "igamma", "igammac", "lcm", "logcumsumexp", "lu_unpack", "masked_select",
+        "mode", "multinomial", "mvlgamma", "nanmedian", "nextafter", "nonzero", "normal", "ormqr", "poisson",
+        "polar", "polygamma", "renorm", "searchsorted", "segment_reduce", "triangular_solve", "unique_consecutive",
+        "view_as_complex", "view_as_real",
+    ),
+    "torch.linalg": (
+        "cross", "eig", "householder_product", "matrix_exp", "qr", "solve_triangular",
+    ),
+    "torch.special": (
+        "airy_ai", "bessel_j0", "bessel_j1", "erfcx", "i0e", "i1", "i1e", "log_ndtr", "ndtri", "zeta",
+    ),
+    "torch.nn.functional": (
+        "multi_margin_loss",
+    ),
+}  # fmt: skip
+"""Functions of PyTorch whose call the compiler certainly refuses, by module; a test holds them to what it supports."""
+
+_PREFIXES = {"torch.linalg": "linalg_", "torch.special": "special_"}
+_ENTRY = ("get_inputs", "get_init_inputs")
+
+
+def foreseen(source: str, policy: NumericsPolicy, target: Target, facts: ProblemFacts | None) -> list[str]:
+    """Return what is known of the playbook's kernel for a problem; ``facts`` are those of an earlier trace."""
+    if facts is not None:
+        return [_by_trace(source, facts.model_copy(update={"policy": policy}), target)]
+    refusals = [said(error) for error in by_text(source)][:SHOWN]
+    if refusals:
+        return [f"Once it is reached, this ends the job as no_template: {words}" for words in refusals]
+    return [
+        "Nothing in the file's text says that the playbook has no kernel for it; whether it has one is known once the"
+        " problem has been traced on a worker."
+    ]
+
+
+def said(error: NoTemplate) -> str:
+    """Return a refusal in one sentence, with what to do next."""
+    return f"{error.message}. Next: {error.hint}: cupilot submit FILE --agents hybrid"
+
+
+def _by_trace(source: str, facts: ProblemFacts, target: Target) -> str:
+    try:
+        recognise(facts)
+    except NoTemplate:
+        try:
+            as_launches(facts, target, source)
+        except NoTemplate as error:
+            return f"The job would end as no_template: {said(error)}"
+    return f"The playbook has a kernel for this problem on {target.value}."
+
+
+def by_text(source: str) -> Iterator[NoTemplate]:
+    """Yield a refusal for each call in a file that the compiler certainly refuses, in the order of lines."""
+    tree = ast.parse(source)
+    names = _imported(tree)
+    calls = sorted(
+        (node.lineno, name)
+        for function in _functions(tree)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and (name := _refused(node.func, names)) is not None
+    )
+    nothing = _no_facts()
+    for line, name in dict.fromkeys(calls):
+        node = GraphNode(op=f"aten.{name}.default", args=(), results=(), shapes=(), dtypes=(), line=line)
+        yield unsupported(nothing, node, UNKNOWN_CALL, source)
+
+
+def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    """Yield the functions that a forward pass may run: all but those that make the inputs."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name not in _ENTRY:
+            yield node
+
+
+def _imported(tree: ast.Module) -> dict[str, str]:
+    """Return the module that each name of the file stands for."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for item in node.names:
+                names[item.asname or item.name.partition(".")[0]] = (
+                    item.name if item.asname else item.name.partition(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {item.asname or item.name: f"{node.module}.{item.name}" for item in node.names}
+    return names
+
+
+def _refused(function: ast.expr, names: dict[str, str]) -> str | None:
+    """Return ATen's name of a function that is certainly refused; None for all others, and for methods."""
+    dotted = _dotted(function)
+    if dotted is None:
+        return None
+    first, _, rest = dotted.partition(".")
+    whole = f"{names[first]}.{rest}".rstrip(".") if first in names else ""
+    module, _, name = whole.rpartition(".")
+    return f"{_PREFIXES.get(module, '')}{name}" if name in REFUSED.get(module, ()) else None
+
+
+def _dotted(function: ast.expr) -> str | None:
+    if isinstance(function, ast.Name):
+        return function.id
+    if isinstance(function, ast.Attribute):
+        before = _dotted(function.value)
+        return None if before is None else f"{before}.{function.attr}"
+    return None
+
+
+def _no_facts() -> ProblemFacts:
+    """Return facts that say nothing: a call's refusal needs none."""
+    return ProblemFacts(
+        problem_hash="",
+        policy=NumericsPolicy.FP32,
+        tensors=(),
+        graph=Graph(nodes=(), outputs=()),
+        op_class="other",
+        flops=0,
+        matmul_flops=0,
+        compulsory_bytes=0,
+    )

@@ -1,0 +1,101 @@
+"""A refusal is foretold in its own words before a job is queued: exactly after a trace, else from the text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from agents.interface import NoTemplate
+from agents.playbook.compiler.lowering import supported
+from agents.playbook.foresight import _PREFIXES, REFUSED, by_text, foreseen, said
+from agents.playbook.recognition.values import base_name
+from agents.playbook.templates.launches import as_launches
+from cupilot.domain.problem import Graph, NumericsPolicy, ProblemFacts, Target
+from tests.unit.agents.playbook.references import trace
+
+SOURCE = """import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.linalg import qr
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        y = F.gelu(x)
+        return torch.erfinv(y)
+
+
+def get_inputs():
+    return [torch.bernoulli(torch.rand(4, 8))]
+
+
+def get_init_inputs():
+    return []
+"""
+FUNCTIONS = [(module, name) for module, names in REFUSED.items() for name in names]
+
+
+def facts_of(line: int = 10) -> ProblemFacts:
+    facts, _ = trace(lambda x: torch.erfinv(torch.nn.functional.gelu(x)), {"x": torch.rand(4, 8)})
+    nodes = tuple(node.model_copy(update={"line": line}) for node in facts.graph.nodes)
+    return facts.model_copy(update={"graph": Graph(nodes=nodes, outputs=facts.graph.outputs)})
+
+
+def notes(source: str = SOURCE, facts: ProblemFacts | None = None) -> list[str]:
+    return foreseen(source, NumericsPolicy.FP32, Target.CUDA, facts)
+
+
+def test_a_traced_problem_is_refused_in_the_words_of_the_job_itself() -> None:
+    facts = facts_of()
+    with pytest.raises(NoTemplate) as caught:
+        as_launches(facts, Target.CUDA, SOURCE)
+    (note,) = notes(facts=facts)
+    assert said(caught.value) in note
+    assert "`return torch.erfinv(y)` in line 10" in note
+    assert "cupilot submit FILE --agents hybrid" in note
+
+
+def test_a_traced_problem_with_a_kernel_is_said_to_have_one() -> None:
+    facts, _ = trace(torch.nn.functional.gelu, {"x": torch.rand(4, 8)})
+    assert notes(facts=facts) == ["The playbook has a kernel for this problem on cuda."]
+
+
+def test_the_text_alone_shows_calls_that_are_refused_with_their_lines() -> None:
+    (error,) = by_text(SOURCE)
+    with pytest.raises(NoTemplate) as caught:
+        as_launches(facts_of(), Target.CUDA, SOURCE)
+    assert error.message == caught.value.message.replace(" (result [4, 8])", "")
+    assert (error.hint, error.where) == (caught.value.hint, caught.value.where)
+    (note,) = notes()
+    assert note.startswith("Once it is reached, this ends the job as no_template: ")
+
+
+def test_names_that_were_imported_and_other_modules_are_told_apart() -> None:
+    source = SOURCE.replace("torch.erfinv(y)", "qr(y), self.mode(y), numpy.erfinv(y)")
+    assert ["aten.linalg_qr.default" in error.message for error in by_text(source)] == [True]
+
+
+def test_a_text_without_such_a_call_promises_nothing() -> None:
+    (note,) = notes(SOURCE.replace("torch.erfinv(y)", "torch.relu(y)"))
+    assert "known once the problem has been traced" in note
+
+
+@pytest.mark.parametrize(("module", "name"), FUNCTIONS)
+def test_what_is_said_to_be_refused_is_an_operator_that_no_lowering_knows(module: str, name: str) -> None:
+    known = {base_name(op) for op in supported()}
+    aten = f"{_PREFIXES.get(module, '')}{name}"
+    assert hasattr(torch.ops.aten, aten), aten
+    assert aten not in known
+    place = {"torch": torch, "torch.linalg": torch.linalg, "torch.special": torch.special}
+    assert hasattr(place.get(module, torch.nn.functional), name)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.erfinv, torch.digamma, torch.special.i0e, lambda x: torch.logcumsumexp(x, 1), lambda x: torch.mode(x)[0],
+     lambda x: torch.linalg.qr(x)[0], torch.i0, lambda x: torch.histc(x, 4), lambda x: torch.renorm(x, 2.0, 0, 1.0)],
+)  # fmt: skip
+def test_such_a_call_is_refused_once_it_is_traced(function: object) -> None:
+    facts, _ = trace(function, {"x": torch.rand(4, 8)})  # type: ignore[arg-type]
+    with pytest.raises(NoTemplate):
+        as_launches(facts, Target.CPU, "")
