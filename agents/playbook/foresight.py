@@ -73,8 +73,14 @@ def _by_trace(source: str, facts: ProblemFacts, target: Target) -> str:
 
 
 def by_text(source: str) -> Iterator[NoTemplate]:
-    """Yield a refusal for each call in a file that the compiler certainly refuses, in the order of lines."""
-    tree = ast.parse(source)
+    """Yield a refusal for each call in a file that the compiler certainly refuses, in the order of lines.
+
+    None for a text that Python itself cannot read, or only on a deeper stack than this one.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
     names = _imported(tree)
     calls = sorted(
         (node.lineno, name)
@@ -121,12 +127,11 @@ def _refused(function: ast.expr, names: dict[str, str]) -> str | None:
 
 
 def _dotted(function: ast.expr) -> str | None:
-    if isinstance(function, ast.Name):
-        return function.id
-    if isinstance(function, ast.Attribute):
-        before = _dotted(function.value)
-        return None if before is None else f"{before}.{function.attr}"
-    return None
+    names: list[str] = []
+    while isinstance(function, ast.Attribute):
+        names.append(function.attr)
+        function = function.value
+    return ".".join([function.id, *reversed(names)]) if isinstance(function, ast.Name) else None
 
 
 def _no_facts() -> ProblemFacts:

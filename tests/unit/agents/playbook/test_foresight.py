@@ -75,6 +75,13 @@ def test_names_that_were_imported_and_other_modules_are_told_apart() -> None:
     assert ["aten.linalg_qr.default" in error.message for error in by_text(source)] == [True]
 
 
+@pytest.mark.parametrize(
+    "call", [f"torch{'.a' * 900}()", f"torch{'.a' * 20_000}()", "-" * 5_000 + "x", "x" + "()" * 5_000]
+)
+def test_a_text_that_is_deeply_nested_ends_nothing(call: str) -> None:
+    assert list(by_text(f"import torch\n\n\ndef forward(x):\n    return {call}\n")) == []
+
+
 def test_a_text_without_such_a_call_promises_nothing() -> None:
     (note,) = notes(SOURCE.replace("torch.erfinv(y)", "torch.relu(y)"))
     assert "known once the problem has been traced" in note
