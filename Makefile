@@ -23,7 +23,7 @@ install: $(INSTALLED) ## install into .venv (again only when constraints or depe
 # PyTorch runs its eight pointwise calls one after the other, each through memory; a kernel fuses them.
 DEMO := new_gelu
 DEMO_OPTIONS := --population 4 --generations 2 --attribute 0
-demo: $(INSTALLED) ## evolve a kernel through the whole service, in about a minute; leaves the pages up
+demo: $(INSTALLED) ## evolve a kernel through the whole service, in a minute or two; leaves the pages up
 	@$(CUPILOT) up --detach
 	@$(CUPILOT) evolve $(DEMO) $(DEMO_OPTIONS)
 	@printf '\nits page: '; $(CUPILOT) open last --print

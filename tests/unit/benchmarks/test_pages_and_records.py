@@ -36,6 +36,21 @@ def test_the_cost_of_a_page() -> None:
     assert f"{said} {most} ms of processor time" in page("docs/scale.md")
 
 
+def test_the_rate_of_steps() -> None:
+    record, text = records.read("service/steps"), page("docs/scale.md")
+    few, many = record["cupilot"]["10000"], record["cupilot"]["100000"]
+    price = sum(few["cpu_ms_a_step"].values())
+    assert f"| steps a second, 10,000 waiting | {few['steps_a_second']}, for {price:.2f} processor ms a step |" in text
+    assert f"| steps a second, 100,000 waiting | {many['steps_a_second']} |" in text
+    assert f"| Celery without a database | {record['celery']['tasks_a_second']} tasks a second |" in text
+    one, ten = record["procrastinate"]["tasks_a_second_by_tasks_at_a_time"].values()
+    assert f"| procrastinate, one task at a time, ten | {one}, {ten} tasks a second |" in text
+    first = record["submission_to_first_step"]
+    assert f"median {first['median_ms']} ms, worst of {first['jobs']} {first['worst_ms']} ms" in text
+    dearer = [each["cpu_ms_a_step"]["postgres"] for each in (many, few)]
+    assert f"{dearer[0]} ms a step instead of {dearer[1]}" in text
+
+
 def test_the_scripted_model() -> None:
     record, text = records.read("stack_scripted_cuda"), page("README.md")
     best = record["generations"][-1]["best_so_far"]
