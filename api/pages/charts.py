@@ -115,7 +115,7 @@ def population(candidates: Sequence[Member], base: str) -> Markup:
             f"candidate {candidate.ordinal}: {times(candidate.speedup)} at {100 * candidate.utilisation:.3g} %",
             href=f"{base}/{candidate.ordinal}",
         )
-        for candidate in _thinned([one for one in candidates if one.speedup and one.utilisation is not None], set())
+        for candidate in _thinned([each for each in candidates if each.speedup and each.utilisation is not None], set())
         if candidate.speedup is not None and candidate.utilisation is not None
     ]
     if not dots:

@@ -8,10 +8,11 @@ thread (see :mod:`cupilot.embedded.process`); checks that may block run in other
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import psutil
 
@@ -26,9 +27,22 @@ from cupilot.embedded.roles import Api, Cluster, Schema, Webhooks, make_workers,
 from cupilot.embedded.servers import Chroma, Postgres, Valkey
 from cupilot.embedded.target import TargetChoice
 
+logger = logging.getLogger(__name__)
+
 HOUSEKEEPING_SECONDS = 5.0
 PREDECESSOR_SECONDS = 3.0
 """Children of a killed supervisor have been asked to stop by the kernel; after this long they are made to."""
+
+
+@contextmanager
+def _outlived() -> Iterator[None]:
+    """Go on after any error of a chore, which the next round tries again; one that no disk explains is logged."""
+    try:
+        yield
+    except OSError:
+        pass
+    except Exception:
+        logger.exception("a chore of the supervisor failed")
 
 
 class Supervisor:
@@ -149,11 +163,11 @@ class Supervisor:
         """
         await asyncio.to_thread(os.sync)
         while True:
-            with suppress(Exception):
+            with _outlived():
                 self._guard.keep()
-            with suppress(Exception):
+            with _outlived():
                 await asyncio.to_thread(bound_logs, self._folder)
-            with suppress(Exception):
+            with _outlived():
                 await self._mend()
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
 
