@@ -16,7 +16,7 @@ from cupilot.domain.evaluation import Baseline, Verdict
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import Learning
 from cupilot.domain.problem import Problem
-from cupilot.domain.states import JobState, StepKind, StepState
+from cupilot.domain.states import JobState, StepKind
 from cupilot.embedded.servers import Running, start_chroma
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
@@ -86,8 +86,8 @@ def test_a_softmax_evolves_to_an_audited_kernel(database: Database) -> None:
         assert best.fidelity is not None
         evaluation = evaluation_of(session, best.evaluation_id)
         assert evaluation.environment is not None
-        confirmation = session.scalars(select(Step).where(Step.kind == StepKind.CONFIRM)).one()
-        if confirmation.state is StepState.SUCCEEDED:  # else this machine was too busy for it, three times
+        assert session.scalars(select(Step).where(Step.kind == StepKind.CONFIRM)).all()
+        if best.verdict is Verdict.REPRODUCED:  # else this machine was too busy for it
             assert evaluation.comparison(Baseline.COMPILE) is not None
         preparation = preparation_of(session.get_one(Job, job.id))
         assert evaluation.environment.device.uid == preparation.environment.device.uid
