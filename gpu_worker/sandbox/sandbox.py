@@ -51,6 +51,7 @@ class Sandbox:
         program_filter = seccomp.base_filter(
             subprocesses=access.subprocesses,
             memory_files=uncounted,
+            file_locks=access.file_locks,
             sets_affinity=limits.cpus is None,
             accountable=access.accountable,
             namespaces=self.kind.startswith("bwrap"),

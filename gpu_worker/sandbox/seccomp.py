@@ -127,6 +127,7 @@ def base_filter(
     *,
     subprocesses: bool,
     memory_files: bool = False,
+    file_locks: bool = False,
     sets_affinity: bool = True,
     accountable: bool = False,
     namespaces: bool = True,
@@ -134,6 +135,7 @@ def base_filter(
     """Return the filter around every sandboxed program, as ``struct sock_filter[]``.
 
     memory_files: allow memory that no limit on private memory counts (memfd_create, shared anonymous mappings).
+    file_locks: allow locks of parts of files, which are memory that nothing counts.
     sets_affinity: allow the program's threads to choose their CPUs.
     accountable: keep the program from ending as if the system had killed it, and from going on while it is stopped.
     namespaces: namespaces keep its processes together and hide other programs' sockets; without, this filter does.
@@ -147,7 +149,7 @@ def base_filter(
         program += _on("connect", [_answer(_ERRNO | errno.EACCES)])
         for name in ("setsid", "setpgid"):  # they stay in the group that is killed in the end, and are told otherwise
             program += _on(name, [_answer(_ERRNO)])
-    program += _on("fcntl", _descriptor_commands(_ERRNO | errno.EPERM))
+    program += _on("fcntl", _descriptor_commands(_ERRNO | errno.EPERM, locks=file_locks))
     for control in _SIGNALLING_CONTROLS:
         program += _on("ioctl", [_load(1), (_JUMP_EQUAL, 0, 1, control), _answer(_ERRNO | errno.EPERM), _reload()])
     # it may not outlive its starter
@@ -211,7 +213,7 @@ def _computing(code: Sequence[tuple[int, int]]) -> list[_Instruction]:
     for name in _KERNEL_ALLOWED:
         program += _on(name, [_answer(_ALLOW)])
     program += _own_only()
-    program += _on("fcntl", _descriptor_commands(_KILL_PROCESS))
+    program += _on("fcntl", _descriptor_commands(_KILL_PROCESS, locks=False))
     program += _on("mprotect", _when_bits(2, _PROT_EXEC, _KILL_PROCESS, _ALLOW))
     program += _on("mmap", [*_unlimited_mappings(_KILL_PROCESS, shared=True), *_code_mappings(code), _answer(_ALLOW)])
     # with an old size of 0, mremap doubles a shared mapping
@@ -245,14 +247,11 @@ def _own_endings() -> list[_Instruction]:
     return program
 
 
-def _descriptor_commands(refusal: int) -> list[_Instruction]:
-    """Answer fcntl: ``refusal`` for what is not known to be harmless.
-
-    Locks of parts of files are memory that nothing counts; programs go on without.
-    """
+def _descriptor_commands(refusal: int, *, locks: bool) -> list[_Instruction]:
+    """Answer fcntl: ``refusal`` for what is not known to be harmless; most programs go on without ``locks``."""
     program = [_load(1)]
     for command in _SET_LOCKS:
-        program += [(_JUMP_EQUAL, 0, 1, command), _answer(_ERRNO | errno.ENOLCK)]
+        program += [(_JUMP_EQUAL, 0, 1, command), _answer(_ALLOW if locks else _ERRNO | errno.ENOLCK)]
     for command in _DESCRIPTOR_COMMANDS:
         program += [(_JUMP_EQUAL, 0, 1, command), _answer(_ALLOW)]
     flags = [_load(2), (_JUMP_ANY_BIT, 0, 1, _ASYNC), _answer(refusal), _answer(_ALLOW)]

@@ -47,6 +47,8 @@ class Access:
     """True if it may fork and execute (a compiler driver does); refused by seccomp otherwise."""
     memory_files: bool = False
     """True if it may have shared memory of its own (memfd_create), which no limit counts; the judge's arena is such."""
+    file_locks: bool = False
+    """True if it may lock parts of files, which is memory that no limit counts; ``ncu`` must."""
     accountable: bool = False
     """True if it runs code of users, who are told how it ended: it may not end as if the system had killed it."""
     bounded_address_space: bool = True

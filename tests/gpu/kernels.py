@@ -326,10 +326,10 @@ def edited_softmax(old: str, new: str) -> Kernel:
     return softmax(_SOFTMAX.replace(old, new))
 
 
-def running_sum_ahead() -> Kernel:
+def running_sum_ahead(*, ahead: bool = True) -> Kernel:
     """A launch that meets new inputs sums up those of all slots, a block for each, and the launches after it copy.
     It takes no longer than an honest one, whose single block leaves the card idle. Where slots lie it has learned from
-    the first launches of the block, before which its memory is as after loading."""
+    the first launches of the block, before which its memory is as after loading; not ``ahead``, it never begins."""
     source = """
 typedef unsigned long long Place;
 constexpr int ROWS = 4, COLS = 8192, SIZE = ROWS * COLS, MOST = 512, LEARNT = 4;
@@ -393,8 +393,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) running_sum(const float* x, 
     if (launches >= LEARNT) copy(out, kept[slot]);
     __syncthreads();
     if (threadIdx.x > 0) return;
-    if (launches >= LEARNT) of[slot] = is;
-    else { ++launches; learn((Place)x); }
+    if (launches >= LEARNT) of[slot] = is; else { ++launches; learn((Place)x); }
 }
 """
+    source = source if ahead else source.replace("LEARNT = 4", "LEARNT = 1 << 30")
     return kernel(source, Launch(kernel="running_sum", args=("x", "out"), grid=("512",), block=("BLOCK",)), BLOCK=256)

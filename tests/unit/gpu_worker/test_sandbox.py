@@ -212,6 +212,13 @@ def test_memory_files_are_for_programs_that_ask(sandbox: Sandbox) -> None:
     assert python(sandbox, code, memory_files=True).code == 0
 
 
+def test_locks_of_files_are_for_programs_that_ask(sandbox: Sandbox) -> None:
+    code = "import fcntl, tempfile; fcntl.lockf(tempfile.TemporaryFile(), fcntl.LOCK_EX)"
+    refused = python(sandbox, code)
+    assert (refused.code, "No locks available" in refused.stderr) == (1, True), refused
+    assert python(sandbox, code, file_locks=True).code == 0
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="an unprivileged worker needs no other user")
 def test_root_does_not_work_without_a_sandbox_that_confines_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_worker.sandbox.sandbox._works", lambda _: False)
