@@ -92,6 +92,7 @@ def test_a_softmax_evolves_to_an_audited_kernel(database: Database) -> None:
         preparation = preparation_of(session.get_one(Job, job.id))
         assert evaluation.environment.device.uid == preparation.environment.device.uid
         learned = session.scalars(select(PoolRow)).all()
-        assert {row.team_id for row in learned} == {job.team_id}
-        assert len(learned) >= 2
+        assert {row.team_id for row in learned} <= {job.team_id}
+        if not preparation.host_bound:  # as so small a reference is on a busy machine: nothing is learned from it
+            assert len(learned) >= 2
     assert job.gpu_seconds > 0
