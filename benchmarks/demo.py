@@ -67,7 +67,7 @@ def _run(problem: str) -> dict[str, Any]:
 def _best(report: dict[str, Any]) -> dict[str, Any]:
     candidate = report["candidate"]
     found = {comparison["baseline"]: comparison for comparison in candidate["evaluation"]["comparisons"]}
-    eager, compiled = found["eager"], found.get("compile")
+    eager, compiled = found["eager"], found.get("torch.compile")
 
     def bounds(comparison: dict[str, Any]) -> list[float]:
         return [round(comparison["speedup"][name], 2) for name in ("low", "median", "high")]
