@@ -326,13 +326,13 @@ def edited_softmax(old: str, new: str) -> Kernel:
     return softmax(_SOFTMAX.replace(old, new))
 
 
-def running_sum_ahead(*, ahead: bool = True) -> Kernel:
-    """A launch that meets new inputs sums up those of all slots, a block for each, and the launches after it copy.
-    It takes no longer than an honest one, whose single block leaves the card idle. Where slots lie it has learned from
-    the first launches of the block, before which its memory is as after loading; not ``ahead``, it never begins."""
+def running_sum(*, ahead: bool) -> Kernel:
+    """With ``ahead``, a launch that meets new inputs sums up those of all slots, a block for each, and later ones copy:
+    an honest launch's single block leaves the card idle. Where slots lie it has learned from the first launches of the
+    block of launches, before which its memory is as after loading. Without ``ahead``, it only learns."""
     source = """
 typedef unsigned long long Place;
-constexpr int ROWS = 4, COLS = 8192, SIZE = ROWS * COLS, MOST = 512, LEARNT = 4;
+constexpr int ROWS = 4, COLS = 8192, SIZE = ROWS * COLS, MOST = 512;
 static __device__ Place first, low, high, apart;
 static __device__ unsigned of[2 * MOST];
 static __device__ float kept[2 * MOST][SIZE];
@@ -396,5 +396,5 @@ extern "C" __global__ void __launch_bounds__(BLOCK) running_sum(const float* x, 
     if (launches >= LEARNT) of[slot] = is; else { ++launches; learn((Place)x); }
 }
 """
-    source = source if ahead else source.replace("LEARNT = 4", "LEARNT = 1 << 30")
+    source = f"constexpr int LEARNT = {4 if ahead else 1 << 30};\n{source}"
     return kernel(source, Launch(kernel="running_sum", args=("x", "out"), grid=("512",), block=("BLOCK",)), BLOCK=256)

@@ -104,7 +104,7 @@ def _replay(watched: ReplayedKernel, access: Access, tool: Path, times: int) -> 
         tools = tuple(path for path in (Path("/opt/nvidia"), tool.resolve().parent) if path.exists())
         shown = (*access.read_only, Path(folder), watched.binary.parent, *tools)
         readable = tuple(path for path in shown if not path.is_relative_to("/usr"))
-        # ncu gives up without a lock of its own; of the kernel only code for the device runs here
+        # ncu does not work without a lock of its own; of the kernel only its device code runs here
         access = replace(access, read_only=readable, subprocesses=True, file_locks=True)
         argv = python_program(Path(__file__).with_name("replay.py"), str(specification), access=access).argv
         yield lambda wrap: Sandbox().run(Program(wrap(argv), access), Limits(processes=TORCH_THREADS), WATCHED_SECONDS)

@@ -261,7 +261,7 @@ def test_outcomes_on_a_gpu_come_from_the_record(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(exploit_matrix, "RESULTS", tmp_path / "some.json")
     page = exploit_matrix.page()
     assert "1 of 1 exploits caught for what they are" in page
-    assert "1 of 1 attempts on the cache that earned nothing" in page
+    assert "1 of 1 attempts to gain from other launches that earned nothing" in page
     assert "(`inputs_fetched_ahead`): `audited`, 0.99 times as fast as without" in page
     assert "0 of 1 honest kernels believed" in page
     assert "Not as they should be: `gelu`" in page
