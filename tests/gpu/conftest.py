@@ -1,6 +1,7 @@
 """GPU tests run where there is an NVIDIA GPU and are skipped elsewhere. Preparations take seconds and are shared.
 
-They use the first card, or the one that ``CUPILOT_TEST_GPU`` names by index or UUID.
+They use the first card, or the one that ``CUPILOT_TEST_GPU`` names by index or UUID. With pytest-xdist each process
+has a card of its own: the first process the first one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from cupilot.domain.problem import Problem, Target
 from gpu_worker.evaluator import Evaluator
 
 HAS_GPU = Path("/dev/nvidiactl").exists()
+
+if process := os.environ.get("PYTEST_XDIST_WORKER"):
+    os.environ["CUPILOT_TEST_GPU"] = os.environ["CUDA_VISIBLE_DEVICES"] = process.removeprefix("gw")
 
 Judge = Callable[[Problem, Kernel], Evaluation]
 
