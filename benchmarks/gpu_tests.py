@@ -64,7 +64,8 @@ def _run(arguments: Sequence[str]) -> Iterator[_Test]:
     with tempfile.TemporaryDirectory() as folder:
         outcomes = Path(folder) / "outcomes.xml"
         written = ["--junitxml", str(outcomes), "-o", "junit_logging=system-out", "-o", "junit_family=xunit1"]
-        command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "--tb=short", *written, *arguments]
+        plugins = ["-p", "no:benchmark"]
+        command = [sys.executable, "-m", "pytest", "-v", *plugins, "-m", "gpu", "--tb=short", *written, *arguments]
         subprocess.run(command, cwd=records.ROOT, check=False)
         if outcomes.exists():
             yield from map(_outcome, ElementTree.parse(outcomes).iter("testcase"))
@@ -77,7 +78,7 @@ def _outcome(case: ElementTree.Element) -> _Test:
     captured = case.find("system-out")
     lines = (captured.text or "").splitlines() if captured is not None else []
     return _Test(
-        file=case.get("file") or case.get("classname", ""),
+        file=case.get("file", ""),
         name=case.get("name", ""),
         outcome="failed" if failure is not None else "skipped" if skipped is not None else "passed",
         reason=(told.get("message") or "")[:_LONGEST_MESSAGE] if told is not None else "",
