@@ -1,100 +1,88 @@
 """Run the tests that need a GPU as one run and record it: ``python -m benchmarks.gpu_tests --out RECORD.json``.
 
-What ``make test-gpu`` runs, spread over ``--cards`` of one machine, a pytest process a card; the tests that need two
-cards for themselves follow alone. The record holds what each file came to, every failure and skip, and what tests
-print; ``--printed FILE`` holds the same lines for :mod:`benchmarks.exploit_results` ``--from-pytest``. Ends with status
-1 where a test failed. Needs pytest, pytest-timeout and pytest-xdist beside what the GPU worker needs.
+What ``make test-gpu`` runs, spread over ``--cards`` of one machine, a pytest process a card; what needs two cards for
+itself follows alone. Outcomes are added to ``--log`` one by one, so that nothing of a run is lost that a lent machine
+ends: the same command goes on with the tests that have not passed. The record holds what each file came to, every
+failure and what tests print; ``--printed FILE`` holds the same lines for :mod:`benchmarks.exploit_results`
+``--from-pytest``. Ends with status 1 where a test failed. Needs pytest, pytest-timeout and pytest-xdist beside what the
+GPU worker needs.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from benchmarks import records
 
 NEEDS_TWO_CARDS = "tests/gpu/test_champions.py::test_a_kernel_is_reproduced_on_another_card"
-_LONGEST_MESSAGE = 300
+LOG_VARIABLE = "CUPILOT_TEST_LOG"
+"""The tests' conftest adds the outcomes to the file that it names."""
 _LONGEST_PRINT = 120
 
 
-@dataclass(frozen=True)
-class _Test:
-    """One test's outcome: ``passed``, ``failed`` or ``skipped``, with the reason of the last two."""
-
-    file: str
-    name: str
-    outcome: str
-    reason: str
-    seconds: float
-    printed: str
-
-
 def main(argv: list[str] | None = None) -> int:
-    """Run the tests and write the record; 0 when none failed and all were run."""
+    """Run the tests that have not passed and write the record; 0 when all passed or were skipped."""
     options = _options(argv)
-    began = time.monotonic()
     record: dict[str, Any] = {**records.stamp(), "machine": _machine()}
-    spread = ["-n", str(options.cards), "--dist", "worksteal", "--deselect", NEEDS_TWO_CARDS, *options.tests]
-    tests = list(_run(spread if options.cards > 1 else options.tests))
+    passed = [test for test, row in _outcomes(options.log).items() if row["outcome"] == "passed"]
+    tests = [f"--deselect={test}" for test in passed] + options.tests
     if options.cards > 1:
-        tests += _run([NEEDS_TWO_CARDS])
-    failed = [test for test in tests if test.outcome == "failed"]
-    record["seconds"] = round(time.monotonic() - began)
-    record["passed"] = sum(test.outcome == "passed" for test in tests)
-    record["failed"] = [{"test": f"{test.file}::{test.name}", "why": test.reason} for test in failed]
-    record["files"] = [_row(file, tests) for file in sorted({test.file for test in tests})]
-    record["printed"] = {test.name: test.printed[:_LONGEST_PRINT] for test in tests if test.printed}
-    records.write(options.out, record)
+        spread = ["-n", str(options.cards), "--dist", "worksteal", f"--deselect={NEEDS_TWO_CARDS}"]
+        _run(options.log, record["commit"], [*spread, *tests])
+        _run(options.log, record["commit"], [NEEDS_TWO_CARDS])
+    else:
+        _run(options.log, record["commit"], tests)
+    outcomes = _outcomes(options.log)
+    records.write(options.out, record | _summary(outcomes))
     if options.printed:
-        options.printed.write_text("\n".join(test.printed for test in tests), encoding="utf-8")
-    return 0 if tests and not failed else 1
+        options.printed.write_text("\n".join(row["printed"] for row in outcomes.values()), encoding="utf-8")
+    return 0 if outcomes and all(row["outcome"] != "failed" for row in outcomes.values()) else 1
 
 
-def _run(arguments: Sequence[str]) -> Iterator[_Test]:
-    """Run pytest, whose output goes through, and yield the outcomes of its tests."""
-    with tempfile.TemporaryDirectory() as folder:
-        outcomes = Path(folder) / "outcomes.xml"
-        written = ["--junitxml", str(outcomes), "-o", "junit_logging=system-out", "-o", "junit_family=xunit1"]
-        plugins = ["-p", "no:benchmark"]
-        command = [sys.executable, "-m", "pytest", "-v", *plugins, "-m", "gpu", "--tb=short", *written, *arguments]
-        subprocess.run(command, cwd=records.ROOT, check=False)
-        if outcomes.exists():
-            yield from map(_outcome, ElementTree.parse(outcomes).iter("testcase"))
+def _run(log: Path, commit: str, arguments: Sequence[str]) -> None:
+    """Run pytest, whose output goes through and whose outcomes are added to the log."""
+    plugins = ["-p", "no:benchmark", "-p", "no:randomly"]
+    command = [sys.executable, "-m", "pytest", "-v", *plugins, "-m", "gpu", "--tb=short", *arguments]
+    environment = {**os.environ, LOG_VARIABLE: str(log.resolve()), "CUPILOT_TEST_COMMIT": commit}
+    subprocess.run(command, cwd=records.ROOT, env=environment, check=False)
 
 
-def _outcome(case: ElementTree.Element) -> _Test:
-    failure = next((case.find(tag) for tag in ("failure", "error") if case.find(tag) is not None), None)
-    skipped = case.find("skipped")
-    told = failure if failure is not None else skipped
-    captured = case.find("system-out")
-    lines = (captured.text or "").splitlines() if captured is not None else []
-    return _Test(
-        file=case.get("file", ""),
-        name=case.get("name", ""),
-        outcome="failed" if failure is not None else "skipped" if skipped is not None else "passed",
-        reason=(told.get("message") or "")[:_LONGEST_MESSAGE] if told is not None else "",
-        seconds=float(case.get("time", 0)),
-        printed="\n".join(line for line in lines if line.strip() and not line.startswith("---")),
-    )
+def _outcomes(log: Path) -> dict[str, dict[str, Any]]:
+    """Return the last outcome of each test in a log; none where there is no log."""
+    if not log.exists():
+        return {}
+    rows = map(json.loads, log.read_text(encoding="utf-8").splitlines())
+    return {row["test"]: row for row in rows}
 
 
-def _row(file: str, tests: Sequence[_Test]) -> dict[str, Any]:
+def _summary(outcomes: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    counts = Counter(row["outcome"] for row in outcomes.values())
+    files = sorted({test.partition("::")[0] for test in outcomes})
+    return {
+        **{outcome: counts[outcome] for outcome in ("passed", "skipped")},
+        "failed": {test: row["why"] for test, row in outcomes.items() if row["outcome"] == "failed"},
+        "skipped_for": sorted({row["why"] for row in outcomes.values() if row["outcome"] == "skipped"}),
+        "tests_of_commit": Counter(row["commit"] for row in outcomes.values()),
+        "files": [_file(name, outcomes) for name in files],
+        "printed": {
+            test.partition("::")[2]: row["printed"][:_LONGEST_PRINT] for test, row in outcomes.items() if row["printed"]
+        },
+    }
+
+
+def _file(name: str, outcomes: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return what the tests of one file came to."""
-    own = [test for test in tests if test.file == file]
-    row: dict[str, Any] = {"file": file, "seconds": round(sum(test.seconds for test in own), 1)}
-    for outcome in ("passed", "failed", "skipped"):
-        row[outcome] = sum(test.outcome == outcome for test in own)
-    reasons = sorted({test.reason for test in own if test.outcome == "skipped"})
-    return row | ({"skipped_for": reasons} if reasons else {})
+    own = [row for test, row in outcomes.items() if test.startswith(f"{name}::")]
+    counts = Counter(row["outcome"] for row in own)
+    return {"file": name, **counts, "seconds": round(sum(row["seconds"] or 0.0 for row in own), 1)}
 
 
 def _machine() -> str:
@@ -108,6 +96,7 @@ def _machine() -> str:
 def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_tests", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="the record, as JSON")
+    parser.add_argument("--log", type=Path, required=True, help="outcomes, one a line; added to")
     parser.add_argument("--printed", type=Path, help="what the tests print goes here too")
     parser.add_argument("--cards", type=int, default=1, help="cards to spread the tests over, from the first on")
     parser.add_argument("tests", nargs="*", default=["tests/gpu"], help="files, or tests")

@@ -6,6 +6,7 @@ has a card of its own: the first process the first one.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +31,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add the test's outcome to the log that ``benchmarks.gpu_tests`` asks for, in the process that runs the others."""
+    log = os.environ.get("CUPILOT_TEST_LOG")
+    if log is None or "PYTEST_XDIST_WORKER" in os.environ or (report.passed and report.when != "call"):
+        return
+    why = "" if report.passed else _last_line(report)
+    printed = "\n".join(line for line in report.capstdout.splitlines() if line.strip())
+    outcome = {"test": report.nodeid, "outcome": report.outcome, "why": why, "seconds": round(report.duration, 1)}
+    row = {**outcome, "printed": printed, "commit": os.environ.get("CUPILOT_TEST_COMMIT", "")}
+    with Path(log).open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(row) + "\n")
+
+
+def _last_line(report: pytest.TestReport) -> str:
+    """Return why a test failed or was skipped, in one line."""
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2])
+    errors = [line for line in report.longreprtext.splitlines() if line.startswith("E ")]
+    return (errors[0][1:].strip() if errors else report.longreprtext[-300:])[:600]
 
 
 @pytest.fixture(scope="session")
