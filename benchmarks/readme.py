@@ -96,16 +96,17 @@ def _rows(runs: tuple[str, ...]) -> Iterator[Row]:
 
 def _champions_table() -> Iterator[str]:
     shown = sorted(champions(), key=lambda champion: (champion.author, champion.policy.value, champion.problem))
-    devices = " or ".join(sorted({f"one {champion.device}" for champion in shown}))
-    yield f"Kernels that ship with the release (`cupilot best PROBLEM`), on {devices}:\n"
-    heads = ["problem", "policy", "written by", "over PyTorch eager", "fastest baseline", "over it", "of the bound"]
-    yield f"| {' | '.join([*heads, 'generation'])} |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "Kernels that ship with the release (`cupilot best PROBLEM`), each measured on one card:\n"
+    heads = ["problem", "policy", "card", "written by", "over PyTorch eager", "fastest baseline", "over it"]
+    heads += ["of the bound", "generation"]
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" * len(heads) + "|"
     for champion in shown:
         fastest, eager = _fastest(champion), champion.evaluation.comparison()
         assert eager is not None
         share = champion.preparation.placement.floor_share(eager.kernel_us.median)
-        cells = [champion.problem, champion.policy.value, champion.author, factor(eager.speedup)]
+        card = champion.device.removeprefix("NVIDIA ")
+        cells = [champion.problem, champion.policy.value, card, champion.author, factor(eager.speedup)]
         cells += [_name(fastest.baseline), f"{fastest.speedup.median:.2f}x", f"{share:.0%}", str(champion.generation)]
         yield f"| {' | '.join(cells)} |"
     yield f"\n{_champions_summary(shown)}\n"
