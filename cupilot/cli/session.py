@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -15,13 +16,14 @@ import typer
 
 from cupilot.client import ApiError, Client
 from cupilot.client.endpoint import URL_VARIABLE, data_folder
-from cupilot.domain.errors import NotFound, Unavailable
+from cupilot.domain.errors import InvalidInput, NotFound, Unavailable
 from cupilot.embedded.checkout import require_service
 
 if TYPE_CHECKING:
     from cupilot.embedded.report import Progress
 
 OPEN_STATES = ("queued", "preparing", "evolving", "cancelling")
+_BEGINNING_OF_ID = re.compile(r"[0-9a-f-]{6,35}")
 _TOLD = ("ready", "done", "failed", "restarting", "stopped")
 
 
@@ -90,7 +92,7 @@ def show_progress(progress: Progress) -> None:
 
 
 def job_id(client: Client, reference: str) -> uuid.UUID:
-    """Return the id that the user means: a UUID, or ``last``."""
+    """Return the id that the user means: a UUID, the first six characters of one or more, or ``last``."""
     if reference == "last":
         newest = client.list(limit=1).items
         if not newest:
@@ -99,4 +101,17 @@ def job_id(client: Client, reference: str) -> uuid.UUID:
     try:
         return uuid.UUID(reference)
     except ValueError:
-        raise NotFound(f"{reference} is not the id of a job", hint="list them with cupilot list", where="JOB") from None
+        return _beginning_with(client, reference)
+
+
+def _beginning_with(client: Client, reference: str) -> uuid.UUID:
+    """Return the id of the team's only job whose id begins so."""
+    beginning = reference.lower()
+    if not _BEGINNING_OF_ID.fullmatch(beginning):
+        raise NotFound(f"{reference} is not the id of a job", hint="list them with cupilot list", where="JOB")
+    ids = [job.id for job in client.list(text=beginning, limit=200).items if str(job.id).startswith(beginning)]
+    if not ids:
+        raise NotFound(f"no job's id begins with {reference}", hint="list them with cupilot list", where="JOB")
+    if len(ids) > 1:
+        raise InvalidInput(f"the ids of {len(ids)} jobs begin with {reference}", hint="name more of it", where="JOB")
+    return ids[0]

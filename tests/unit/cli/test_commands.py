@@ -289,6 +289,24 @@ def test_status_exits_as_the_job_ended(changes: dict[str, Any], code: int) -> No
         assert "simd (width=8)" in text.stdout
 
 
+def _page(*ids: str) -> Answer:
+    job = {key: value for key, value in _job().items() if key not in ("method", "budgets")}
+    return _answer({"items": [{**job, "id": job_id} for job_id in ids]})
+
+
+def test_the_beginning_of_an_id_names_a_job() -> None:
+    another, of_that_name = "3f2b8c1e-9999-4000-8000-000000000002", "aaaaaaaa-0000-4000-8000-000000000003"
+    with serve(_page(JOB, of_that_name), _answer(_job())) as script:
+        assert run("status", "3F2B8C1E", "--server", script.url).exit_code == 0
+        assert [request.path for request in script.asked] == ["/v1/jobs?text=3f2b8c1e&limit=200", f"/v1/jobs/{JOB}"]
+    with serve(_page(JOB, another)) as script:
+        ambiguous = run("status", "3f2b8c1e", "--server", script.url)
+    assert ambiguous.exit_code == 2
+    assert "the ids of 2 jobs begin with 3f2b8c1e" in ambiguous.output
+    with serve(_page(of_that_name)) as script:
+        assert run("status", "3f2b8c", "--server", script.url).exit_code == 4
+
+
 def test_last_is_the_newest_job() -> None:
     summary = {key: value for key, value in _job().items() if key not in ("method", "budgets")}
     with serve(_answer({"items": [summary]}), _answer(_job())) as script:
