@@ -2,8 +2,9 @@
 
 Prepares each problem at its small size and judges the first kernels of the playbook, as a job would. Resumable: what
 the record already holds is not judged again, so a run may end (``--seconds``) and be started anew; ``--again`` judges
-what was not audited once more. Writes ``benchmarks/results/judged_coverage.json``, which
-``docs/coverage.md`` shows beside what was rendered and compiled. Needs torch and g++, no card and no service.
+what was not audited once more. Each row names the commit that it was judged at. Writes
+``benchmarks/results/judged_coverage.json``, which ``docs/coverage.md`` shows beside what was rendered and compiled.
+Needs torch and g++, no card and no service.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def main(argv: list[str] | None = None) -> int:
                 continue
             if time.monotonic() > end:
                 break
-            rows[name] = {"suite": suite, "problem": name, **_judged(evaluator, name, options.kernels)}
+            judged = _judged(evaluator, name, options.kernels)
+            rows[name] = {"suite": suite, "problem": name, **judged, "commit": record["commit"][:_COMMIT_CHARACTERS]}
             say(json.dumps(rows[name]))
             record["problems"] = sorted(rows.values(), key=lambda row: (row["suite"], row["problem"]))
             record["complete"] = all(name in rows for _, name in wanted)
@@ -47,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if all(name in rows and rows[name]["verdict"] in _HELD for _, name in wanted) else 1
 
 
+_COMMIT_CHARACTERS = 12
 _HELD = frozenset(verdict.value for verdict in Verdict if verdict.counts)
 
 
