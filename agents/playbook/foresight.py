@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 
 from agents.interface import NoTemplate
-from agents.playbook.compiler.lowering import UNKNOWN_CALL
+from agents.playbook.compiler.lowering import why_not
 from agents.playbook.compiler.refusals import unsupported
 from agents.playbook.recognition import recognise
 from agents.playbook.templates.launches import as_launches
@@ -22,9 +22,9 @@ SHOWN = 3
 REFUSED: dict[str, tuple[str, ...]] = {
     "torch": (
         "bernoulli", "bincount", "cholesky", "cholesky_inverse", "cholesky_solve", "complex", "digamma", "erfinv",
-        "frexp", "gcd", "histc", "i0", "igamma", "igammac", "lcm", "logcumsumexp", "lu_unpack", "masked_select",
+        "frexp", "gcd", "histc", "i0", "igamma", "igammac", "lcm", "lu_unpack", "masked_select",
         "mode", "multinomial", "mvlgamma", "nanmedian", "nextafter", "nonzero", "normal", "ormqr", "poisson",
-        "polar", "polygamma", "renorm", "searchsorted", "segment_reduce", "triangular_solve", "unique_consecutive",
+        "polar", "polygamma", "renorm", "segment_reduce", "triangular_solve", "unique_consecutive",
         "view_as_complex", "view_as_real",
     ),
     "torch.linalg": (
@@ -91,7 +91,7 @@ def by_text(source: str) -> Iterator[NoTemplate]:
     nothing = _no_facts()
     for line, name in dict.fromkeys(calls):
         node = GraphNode(op=f"aten.{name}.default", args=(), results=(), shapes=(), dtypes=(), line=line)
-        yield unsupported(nothing, node, UNKNOWN_CALL, source)
+        yield unsupported(nothing, node, why_not(node.op), source)
 
 
 def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:

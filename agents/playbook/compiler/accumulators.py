@@ -23,8 +23,8 @@ class Accumulator:
 
     @property
     def total(self) -> str:
-        """C++ type of the total: double for sums and products of floats."""
-        return "double" if self.kind in ("sum", "prod") and self.value in FLOATS else self.term
+        """C++ type of the total: double for sums and products of floats, and for sums of exponentials."""
+        return "double" if self.kind in ("sum", "prod", "logsum") and self.value in FLOATS else self.term
 
     @property
     def places(self) -> bool:
@@ -58,7 +58,8 @@ class Accumulator:
             return f"{into} += {value};"
         if self.kind == "prod":
             return f"{into} *= {value};"
-        return f"{into} = fn_{self.kind}({into}, ({self.term}){value});"
+        kind = self.total if self.kind == "logsum" else self.term
+        return f"{into} = fn_{self.kind}({into}, ({kind}){value});"
 
     def better(self) -> str:
         """Return the comparison of those that keep a place."""

@@ -50,6 +50,7 @@ FN long long fn_ceil(long long x) { return x; }
 FN long long fn_round(long long x) { return x; }
 FN long long fn_trunc(long long x) { return x; }
 FN long long fn_fmod(long long a, long long b) { return b ? a % b : 0; }
+FN long long fn_copysign(long long a, long long b) { return (a < 0) == (b < 0) ? a : -a; }
 FN long long fn_pow(long long a, long long b) {
     long long result = 1;
     for (; b > 0; b >>= 1, a *= a) if (b & 1) result *= a;
@@ -61,7 +62,16 @@ _FUNCTIONS = (
     *("exp", "expm1", "log", "log1p", "tanh", "erf", "sqrt", "floor", "ceil", "sin", "cos", "tan", "asin", "acos"),
     *("atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "exp2", "log2", "log10", "trunc", "lgamma"),
 )
-_PAIRS = ("pow", "atan2", "fmod")
+_PAIRS = ("pow", "atan2", "fmod", "copysign")
+
+_LOGSUM = (
+    "FN double fn_logsum(double a, double b) { return a == b ? a + 0.6931471805599453 : "
+    "(a > b ? a : b) + (fn_log1p(fn_exp(-fn_abs(a - b)))); }"
+)
+"""Logarithm of the sum of two exponentials; of two equal infinities that infinity, NaN where either is.
+
+Calls stand behind brackets: :func:`trimmed` takes a name behind a space for a definition.
+"""
 
 _CPU_HEAD = r"""
 #define FN static inline
@@ -108,6 +118,7 @@ def prelude(index_type: str, *, cuda: bool) -> str:
             f"FN {kind} fn_round({kind} x) {{ return {builtin}rint{suffix}(x); }}",
             f"FN {kind} fn_rsqrt({kind} x) {{ return 1 / {builtin}sqrt{suffix}(x); }}",
         ]
+    functions.append(_LOGSUM)
     head, half = (_CUDA_HEAD, _CUDA_HALF) if cuda else (_CPU_HEAD, _CPU_HALF)
     body = "\n".join(functions)
     return f"typedef {index_type} idx;\n{head.strip()}\n{_COMMON.strip()}\n{half.strip()}\n{body}"

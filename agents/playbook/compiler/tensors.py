@@ -102,6 +102,7 @@ class Scan(Tensor):
     """The reductions of all beginnings along one axis."""
 
     kind: str
+    """As of a reduction that keeps no place, or ``logsum``: the logarithm of the sum of exponentials."""
     axis: int
     define: Callable[[Index], Term]
 

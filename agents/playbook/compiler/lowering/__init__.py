@@ -19,6 +19,8 @@ from agents.playbook.compiler.lowering.norms import NORMS
 from agents.playbook.compiler.lowering.pointwise import FORMULAS, converted, lower
 from agents.playbook.compiler.lowering.products import PRODUCTS
 from agents.playbook.compiler.lowering.reductions import REDUCTIONS
+from agents.playbook.compiler.lowering.sampling import SAMPLING
+from agents.playbook.compiler.lowering.scatters import SCATTERS
 from agents.playbook.compiler.lowering.selections import SELECTIONS
 from agents.playbook.compiler.lowering.views import View, is_view, views
 from agents.playbook.compiler.lowering.windows import WINDOWS
@@ -27,11 +29,30 @@ from agents.playbook.recognition.values import is_in_place, out_of_place, refere
 from cupilot.domain.problem import GraphNode, ProblemFacts, Role
 
 MAKERS = {
-    **{**CREATION, **GATHERS, **INDEXED, **REDUCTIONS, **SELECTIONS},
-    **{**NORMS, **LOSSES, **PRODUCTS, **WINDOWS},
+    **{**CREATION, **GATHERS, **INDEXED, **SCATTERS, **REDUCTIONS, **SELECTIONS},
+    **{**NORMS, **LOSSES, **PRODUCTS, **WINDOWS, **SAMPLING},
 }
-UNKNOWN_CALL = "it is not supported"
-"""Reason for refusing a call that no lowering knows."""
+_UNKNOWN_CALL = "it is not supported"
+_RUN_TIME_SIZE = "how many elements it gives is only known when it runs"
+_REASONS = {
+    "aten.nonzero.default": (
+        f"{_RUN_TIME_SIZE}; comparisons, where, and count_nonzero or a sum of the condition are supported"
+    ),
+    "aten.masked_select.default": (
+        f"{_RUN_TIME_SIZE}; masked_fill or where with a neutral value, then the reduction, are supported"
+    ),
+    "aten.repeat_interleave.Tensor": (
+        f"{_RUN_TIME_SIZE}; repeat_interleave by one number for all, and index_select with a given index, are supported"
+    ),
+    "aten._unique2.default": f"{_RUN_TIME_SIZE}; sort and comparisons of neighbours are supported",
+    "aten.mode.default": "sort, kthvalue, median and argmax are supported",
+    "aten.bincount.default": (
+        "its size follows from its values; scatter_add of ones into zeros of a fixed size is supported"
+    ),
+    "aten.histc.default": "bucketize, and scatter_add of ones into zeros of a fixed size, are supported",
+    "aten.col2im.default": "conv_transpose2d with a weight of ones and zeros, unfold and index_add are supported",
+}
+"""Reasons for refusing calls that no lowering knows but that something supported can stand for."""
 _NOT_HELD = ("complex64", "complex128")
 
 
@@ -144,7 +165,7 @@ class Lowering:
             tensor = lower(call, op)
             if tensor is not None:
                 return [tensor]
-        raise Unsupported(call.node, UNKNOWN_CALL)
+        raise Unsupported(call.node, why_not(op))
 
     def _written(self, call: Call) -> None:
         """Follow a call that writes to its first argument, and rename the objects that share its storage."""
@@ -166,6 +187,12 @@ class Lowering:
             self.places[name] = place
 
 
+def why_not(op: str) -> str:
+    """Return the reason for refusing a call that there is no lowering for."""
+    instead = _REASONS.get(out_of_place(op))
+    return _UNKNOWN_CALL if instead is None else f"{_UNKNOWN_CALL}: {instead}"
+
+
 def _needed(nodes: Sequence[GraphNode], needed: set[str]) -> list[GraphNode]:
     live: list[GraphNode] = []
     for node in reversed(nodes):
@@ -185,4 +212,4 @@ def supported() -> frozenset[str]:
     return frozenset({*MAKERS, *FORMULAS})
 
 
-__all__ = ["UNFORESEEN", "Unsupported", "lowered", "supported"]
+__all__ = ["UNFORESEEN", "Unsupported", "lowered", "supported", "why_not"]

@@ -37,6 +37,11 @@ class Call:
     asked: set[str] = field(default_factory=set)
     """Names of arguments that lowering looked at."""
 
+    @property
+    def op(self) -> str:
+        """The overload, without the mark of a call in place."""
+        return values.out_of_place(self.node.op)
+
     def argument(self, index: int, name: str, default: object = None) -> object:
         """Return an argument by position or keyword."""
         self.asked.add(name)

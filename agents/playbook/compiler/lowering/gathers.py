@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from agents.playbook.compiler.lowering.calls import Call, read, wrapped
 from agents.playbook.compiler.lowering.pointwise import converted
-from agents.playbook.compiler.tensors import Index, Map, Reduce, Tensor, mapped
+from agents.playbook.compiler.tensors import Index, Map, Tensor, mapped
 from agents.playbook.compiler.terms import (
     BOOL,
     INDEX,
@@ -26,6 +26,7 @@ from agents.playbook.compiler.terms import (
     register,
     restricted,
     times,
+    unravel,
     where,
     within,
 )
@@ -225,56 +226,6 @@ def _advanced_index(call: Call) -> Tensor:
     return mapped(call.shape, source.dtype, define)
 
 
-def _scatter(add: bool) -> Callable[[Call], Tensor]:
-    def lower(call: Call) -> Tensor:
-        base, places = call.tensor(0), call.tensor(2)
-        axis = wrapped(call.whole(1, "dim"), len(base.shape))
-        source = call.optional(3, "src")
-        scalar = const(0 if source is not None else call.real(3, "value"), base.register)
-        kind = base.register
-
-        def new(place: Index) -> Term:
-            return cast(source.at(place), kind) if source is not None else scalar
-
-        def hit(index: Index, inner: Index) -> tuple[Term, Index]:
-            place = _replaced(index, axis, inner[0])
-            inside = both(
-                *(
-                    within(item, 0, size)
-                    for at, (item, size) in enumerate(zip(place, places.shape, strict=True))
-                    if at != axis
-                )
-            )
-            same = compare("eq", cast(restricted(inside, places.at(place)), "int64"), cast(index[axis], "int64"))
-            return both(inside, same), place
-
-        extents = (places.shape[axis],)
-        if add:
-
-            def amount(index: Index, inner: Index) -> Term:
-                on, place = hit(index, inner)
-                return guarded(on, new(place), const(0, kind))
-
-            total = Reduce(base.shape, base.dtype, "sum", extents, kind, amount)
-            return mapped(base.shape, base.dtype, lambda index: make("add", kind, base.at(index), total.at(index)))
-
-        def last(index: Index, inner: Index) -> Term:
-            on, _ = hit(index, inner)
-            return where(on, cast(inner[0], "int64"), const(-1, "int64"))
-
-        winner = Reduce(base.shape, "int64", "max", extents, "int64", last)
-
-        def define(index: Index) -> Term:
-            found = winner.at(index)
-            on = compare("ge", found, const(0, "int64"))
-            place = _replaced(index, axis, as_index(found, places.shape[axis]))
-            return where(on, new(place) if source is None else restricted(on, new(place)), base.at(index))
-
-        return mapped(base.shape, base.dtype, define)
-
-    return lower
-
-
 def _diagonal_matrix(call: Call) -> Tensor:
     source, offset = call.tensor(0), call.whole(1, "offset", 0)
     first, second = (wrapped(call.whole(at, "dim", default), len(call.shape)) for at, default in ((2, -2), (3, -1)))
@@ -296,6 +247,54 @@ def _pixel_shuffle(call: Call) -> Tensor:
         inner = plus(times(modulo(row, factor), factor), modulo(column, factor))
         own = plus(times(channel, factor * factor), inner)
         return source.at((*rest, own, over(row, factor), over(column, factor)))
+
+    return mapped(call.shape, source.dtype, define)
+
+
+def _pixel_unshuffle(call: Call) -> Tensor:
+    source, factor = call.tensor(0), call.whole(1, "downscale_factor")
+
+    def define(index: Index) -> Term:
+        *rest, channel, row, column = index
+        inner = modulo(channel, factor * factor)
+        down, right = over(inner, factor), modulo(inner, factor)
+        place = (plus(times(row, factor), down), plus(times(column, factor), right))
+        return source.at((*rest, over(channel, factor * factor), *place))
+
+    return mapped(call.shape, source.dtype, define)
+
+
+def _channel_shuffle(call: Call) -> Tensor:
+    source, groups = call.tensor(0), call.whole(1, "groups")
+    each = source.shape[1] // groups
+
+    def define(index: Index) -> Term:
+        place = plus(times(modulo(index[1], groups), each), over(index[1], groups))
+        return source.at(_replaced(index, 1, place))
+
+    return mapped(call.shape, source.dtype, define)
+
+
+def _take(call: Call) -> Tensor:
+    source, places = call.tensor(0), call.tensor(1)
+    return mapped(
+        call.shape,
+        source.dtype,
+        lambda index: source.at(unravel(as_index(places.at(index), source.size, wrap=True), source.shape)),
+    )
+
+
+def _turned(call: Call) -> Tensor:
+    """Return a tensor turned by quarters in a plane."""
+    source, turns = call.tensor(0), call.whole(1, "k", 1) % 4
+    first, second = (wrapped(axis, len(source.shape)) for axis in call.sizes(2, "dims", [0, 1]))
+
+    def define(index: Index) -> Term:
+        a, b = (index[second], index[first]) if turns % 2 else (index[first], index[second])
+        own = list(index)
+        own[first] = minus(number(source.shape[first] - 1), a) if turns in (2, 3) else a
+        own[second] = minus(number(source.shape[second] - 1), b) if turns in (1, 2) else b
+        return source.at(own)
 
     return mapped(call.shape, source.dtype, define)
 
@@ -333,11 +332,13 @@ GATHERS: dict[str, Callable[[Call], Tensor]] = {
     "aten.index_select.default": _index_select,
     "aten.embedding.default": _embedding,
     "aten.index.Tensor": _advanced_index,
-    "aten.scatter.src": _scatter(add=False),
-    "aten.scatter.value": _scatter(add=False),
-    "aten.scatter_add.default": _scatter(add=True),
     "aten.diag_embed.default": _diagonal_matrix,
     "aten.pixel_shuffle.default": _pixel_shuffle,
+    "aten.pixel_unshuffle.default": _pixel_unshuffle,
+    "aten.channel_shuffle.default": _channel_shuffle,
+    "aten.native_channel_shuffle.default": _channel_shuffle,
+    "aten.take.default": _take,
+    "aten.rot90.default": _turned,
     "aten.glu.default": _glu,
 }
 """Calls that make one tensor from elements of others."""

@@ -1,10 +1,11 @@
-"""Calls that write rows of a tensor at places that another tensor names: ``index_copy`` and ``index_add``."""
+"""Calls that write rows of a tensor at places that another tensor names, from ``index_copy`` to ``index_reduce``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from agents.playbook.compiler.lowering.calls import KEYWORD, Call, f, like, wrapped
+from agents.playbook.compiler.lowering.calls import KEYWORD, Call, f, like, read, wrapped
+from agents.playbook.compiler.lowering.scatters import Writes, combined_with
 from agents.playbook.compiler.tensors import Index, Reduce, Tensor, mapped
 from agents.playbook.compiler.terms import Term, as_index, cast, compare, const, guarded, restricted, where
 
@@ -59,8 +60,42 @@ def _index_copy(call: Call, axis: int) -> Tensor:
     return mapped(base.shape, base.dtype, define)
 
 
+def _index_fill(call: Call, axis: int) -> Tensor:
+    base, places = call.tensor(0), call.tensor(2)
+    kind, size = base.register, base.shape[axis]
+    given = call.optional(3, "value")
+
+    def named(index: Index, inner: Index) -> Term:
+        return cast(compare("eq", as_index(places.at(inner), size, wrap=True), index[0]), "int32")
+
+    found = Reduce((size,), "int32", "max", places.shape, "int32", named)
+
+    def define(index: Index) -> Term:
+        value = const(call.real(3, "value"), kind) if given is None else cast(read(given, index), kind)
+        return where(compare("gt", found.at((index[axis],)), const(0, "int32")), value, base.at(index))
+
+    return mapped(base.shape, base.dtype, define)
+
+
+def _index_reduce(call: Call, axis: int) -> Tensor:
+    base, places, source = call.tensor(0), call.tensor(2), call.tensor(3)
+    given = str(call.argument(4, "reduce"))
+
+    def hit(index: Index, inner: Index) -> Term:
+        return _named(places, inner[0], index[axis])
+
+    def value(index: Index, inner: Index) -> Term:
+        return source.at(_at(index, axis, inner[0]))
+
+    own = call.flag(KEYWORD, "include_self", default=True)
+    return combined_with(call, base, Writes(places.shape, hit, value), given, own=own)
+
+
 INDEXED: dict[str, Callable[[Call], Tensor]] = {
     "aten.index_add.default": _indexed(_index_add),
     "aten.index_copy.default": _indexed(_index_copy),
+    "aten.index_fill.int_Scalar": _indexed(_index_fill),
+    "aten.index_fill.int_Tensor": _indexed(_index_fill),
+    "aten.index_reduce.default": _indexed(_index_reduce),
 }
 """Calls that write where an index tensor says."""

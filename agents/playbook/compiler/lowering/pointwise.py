@@ -170,6 +170,8 @@ _MORE: dict[str, Builder] = {
     "aten.pow.Tensor_Tensor": _of("pow", 2),
     "aten.pow.Scalar": _of("pow", 2),
     "aten.atan2.default": _of("atan2", 2),
+    **{f"aten.copysign.{kind}": _of("copysign", 2) for kind in ("Scalar", "Tensor")},
+    "aten.signbit.default": _simple(1, lambda x: expression("lt", expression("copysign", _c(1), x), _c(0))),
     "aten.hypot.default": _simple(2, lambda a, b: expression("sqrt", expression("add", mul(a, a), mul(b, b)))),
     **{f"aten.fmod.{kind}": _of("fmod", 2) for kind in ("Scalar", "Tensor")},
     **{f"aten.remainder.{kind}": _simple(2, _remainder) for kind in ("Scalar", "Tensor")},

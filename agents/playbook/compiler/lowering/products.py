@@ -75,6 +75,8 @@ def _added_product(call: Call) -> Lowered:
 
     def added(p: Term, c: Term) -> Term:
         p = p if alpha == 1 else f("mul", like(alpha, p), p)
+        if beta == 0:  # what is added does not count then, NaN included
+            return cast(p, register(call.dtype))
         c = cast(c, p.dtype)
         return cast(f("add", p, c if beta == 1 else f("mul", like(beta, p), c)), register(call.dtype))
 
@@ -83,11 +85,32 @@ def _added_product(call: Call) -> Lowered:
 
 def _second_product(call: Call) -> Tensor:
     a, b = call.tensor(1), call.tensor(2)
+    if call.op == "aten.addr.default":
+        return _outer(call, a, b)
+    if call.op == "aten.addbmm.default":
+        return _batches_product(call, a, b)
     if len(b.shape) > 1:
         return matmul(a, b, call.dtype)
     kind = wide(call.dtype)
     each = combined(a.shape, kind, lambda x, y: f("mul", cast(x, kind), cast(y, kind)), a, b)
     return squeezed(total(each, (1,)), (1,))
+
+
+def _outer(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    kind = wide(call.dtype)
+    return mapped(call.shape, kind, lambda index: f("mul", cast(a.at(index[:1]), kind), cast(b.at(index[1:]), kind)))
+
+
+def _batches_product(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    """Return the sum of the products of all batches, as one product over batches and columns."""
+    batches, m, k = a.shape
+    a, b = kept(a, b.shape[2]), kept(b, m)
+    return contraction(
+        call.shape,
+        call.dtype,
+        (batches, k),
+        lambda index, inner: (a.at((inner[0], index[0], inner[1])), b.at((*inner, index[1]))),
+    )
 
 
 def _convolution(call: Call) -> Lowered:
@@ -248,6 +271,8 @@ PRODUCTS: dict[str, Callable[[Call], Lowered]] = {
     "aten.addmm.default": _added_product,
     "aten.baddbmm.default": _added_product,
     "aten.addmv.default": _added_product,
+    "aten.addr.default": _added_product,
+    "aten.addbmm.default": _added_product,
     "aten.convolution.default": _convolution,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention(KEYWORD, 4),
     "aten._scaled_dot_product_flash_attention.default": _attention(KEYWORD, 4),

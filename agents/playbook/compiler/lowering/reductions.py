@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from agents.playbook.compiler.lowering.calls import (
+    KEYWORD,
     Call,
     combined,
     f,
@@ -19,6 +20,7 @@ from agents.playbook.compiler.lowering.calls import (
     wrapped,
 )
 from agents.playbook.compiler.lowering.pointwise import converted, truth
+from agents.playbook.compiler.lowering.views import diagonal
 from agents.playbook.compiler.tensors import Index, Map, Order, Scan, Tensor, kept, mapped
 from agents.playbook.compiler.terms import (
     BOOL,
@@ -200,6 +202,25 @@ def _norm(order_at: int, axes_at: int | None, keep_at: int) -> Callable[[Call], 
     return lower
 
 
+def _count(call: Call) -> Lowered:
+    source = call.tensor(0)
+    axes = axes_of(call, 1, len(source.shape))
+    return result_of(call, reduced(source, axes, "sum", "int64", lambda term: cast(truth(term), "int64")), axes, False)
+
+
+def _both_extremes(call: Call) -> Lowered:
+    source = call.tensor(0)
+    axes = axes_of(call, KEYWORD, len(source.shape))
+    keep = keeps(call, KEYWORD)
+    return [result_of(call, reduced(source, axes, kind, source.dtype), axes, keep) for kind in ("min", "max")]
+
+
+def _trace(call: Call) -> Lowered:
+    source = call.tensor(0)
+    line = diagonal(source.shape, 0, 0, 1, min(source.shape)).of(source)
+    return result_of(call, total(line, (0,), dtype=wide(call.dtype)), (0,), False)
+
+
 def _scan(kind: str) -> Callable[[Call], Lowered]:
     def lower(call: Call) -> Lowered:
         source = call.tensor(0)
@@ -317,6 +338,11 @@ REDUCTIONS: dict[str, Callable[[Call], Lowered]] = {
     "aten.std_mean.correction": _variance(root=True, with_mean=True),
     "aten.cumsum.default": _scan("sum"),
     "aten.cumprod.default": _scan("prod"),
+    "aten.logcumsumexp.default": _scan("logsum"),
+    "aten.count_nonzero.default": _count,
+    "aten.count_nonzero.dim_IntList": _count,
+    "aten.aminmax.default": _both_extremes,
+    "aten.trace.default": _trace,
     "aten.topk.default": _topk,
     "aten.sort.default": _sort,
     "aten.sort.stable": _sort,

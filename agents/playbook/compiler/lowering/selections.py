@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agents.playbook.compiler.lowering.calls import Call, combined, is_float, reduced, squeezed, wrapped
+from agents.playbook.compiler.lowering.calls import KEYWORD, Call, combined, is_float, reduced, squeezed, wrapped
 from agents.playbook.compiler.lowering.reductions import Lowered, axes_of, keeps, order_of, picked, result_of
-from agents.playbook.compiler.tensors import Index, Map, Reduce, Scan, Tensor
-from agents.playbook.compiler.terms import BOOL, Term, cast, compare, const, make, number, where
+from agents.playbook.compiler.tensors import Index, Map, Scan, Tensor, kept, mapped
+from agents.playbook.compiler.terms import (
+    BOOL,
+    Term,
+    both,
+    cast,
+    compare,
+    const,
+    make,
+    number,
+    over,
+    plus,
+    register,
+    restricted,
+    where,
+)
 
 
 def _kth(source: Tensor, axis: int, place: int) -> tuple[Tensor, Tensor]:
@@ -66,16 +80,35 @@ def _running(kind: str) -> Callable[[Call], Lowered]:
 
 def _bucketize(call: Call) -> Lowered:
     source, edges = call.tensor(0), call.tensor(1)
-    right = call.flag(3, "right")
+    return _searched(call, source, edges, call.flag(3, "right"))
 
-    def passed(index: Index, inner: Index) -> Term:
-        value, edge = source.at(index), edges.at(inner)
-        kind = "float64" if "float" in value.dtype + edge.dtype else "int64"
-        stops = compare("gt" if right else "ge", cast(edge, kind), cast(value, kind))
-        return where(stops, const(0, "int64"), const(1, "int64"))
 
-    count = Reduce(source.shape, "int64", "sum", edges.shape, "int64", passed)
-    return combined(call.shape, call.dtype, lambda x: cast(x, call.dtype), count)
+def _searchsorted(call: Call) -> Lowered:
+    edges, source = call.tensor(0), call.tensor(1)
+    right = call.flag(KEYWORD, "right") or call.argument(KEYWORD, "side") == "right"
+    return _searched(call, source, edges, right)
+
+
+def _searched(call: Call, source: Tensor, edges: Tensor, right: bool) -> Lowered:
+    """Return where values would go into rows in order: the steps of PyTorch's search, so that any row will do."""
+    size = edges.shape[-1]
+    edges = kept(edges, size.bit_length())
+
+    def define(index: Index) -> Term:
+        row = index[:-1] if len(edges.shape) > 1 else ()
+        value = source.at(index)
+        low, high = number(0), number(size)
+        for _ in range(size.bit_length()):
+            middle = over(plus(low, high), 2)
+            going = compare("lt", low, high)
+            edge = restricted(going, edges.at((*row, middle)))
+            kind = "float64" if "float" in value.dtype + edge.dtype else "int64"
+            stops = compare("gt" if right else "ge", cast(edge, kind), cast(value, kind))
+            later, sooner = both(going, make("not", BOOL, stops)), both(going, stops)
+            low, high = where(later, plus(middle, number(1)), low), where(sooner, middle, high)
+        return cast(low, register(call.dtype))
+
+    return mapped(call.shape, call.dtype, define)
 
 
 def _nansum(call: Call) -> Lowered:
@@ -94,6 +127,7 @@ SELECTIONS: dict[str, Callable[[Call], Lowered]] = {
     "aten.cummax.default": _running("max"),
     "aten.cummin.default": _running("min"),
     "aten.bucketize.Tensor": _bucketize,
+    "aten.searchsorted.Tensor": _searchsorted,
     "aten.nansum.default": _nansum,
 }
 """Calls that choose elements by order."""

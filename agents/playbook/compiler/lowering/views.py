@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from agents.playbook.compiler.lowering.calls import Call, wrapped
-from agents.playbook.compiler.tensors import Index, Map, Shape, Tensor
+from agents.playbook.compiler.tensors import Given, Index, Map, Shape, Tensor
 from agents.playbook.compiler.terms import (
     Term,
     both,
@@ -41,7 +41,7 @@ class View:
     def written(self, call: Call, base: Tensor, new: Tensor) -> Map:
         """Return the base after the view was overwritten."""
         if self.target is None:
-            call.refuse("it writes to a view whose elements overlap")
+            call.refuse("it writes to a view whose elements may overlap")
         target = self.target
 
         def define(index: Index) -> Term:
@@ -160,6 +160,23 @@ def diagonal(shape: Shape, offset: int, first: int, second: int, size: int) -> V
     return View((*(shape[axis] for axis in rest), size), source, target)
 
 
+def _as_strided(call: Call, shape: Shape) -> list[View]:
+    """Return the view of a given tensor that lies densely in its storage; where others lie is not known."""
+    base = call.tensor(0)
+    sizes, strides = tuple(call.sizes(1, "size")), call.sizes(2, "stride")
+    start = call.whole(3, "storage_offset", 0) if call.argument(3, "storage_offset") is not None else 0
+    if not isinstance(base, Given) or base.strides() != Tensor(shape, base.dtype).strides():
+        call.refuse(
+            "strides are followed only of a contiguous input, parameter or buffer itself; indexing, unfold, reshape "
+            "and transpose are supported everywhere"
+        )
+
+    def source(index: Index) -> Index:
+        return unravel(plus(linear(index, strides), number(start)), shape)
+
+    return [View(sizes, source, None)]
+
+
 def is_view(op: str) -> bool:
     """Return whether a call makes views of its first argument."""
     return op in _VIEWS
@@ -257,4 +274,5 @@ _VIEWS: dict[str, Callable[[Call, Shape], list[View]]] = {
     "aten.unbind.int": _unbind,
     "aten.unfold.default": _unfold,
     "aten.diagonal.default": _diagonal,
+    "aten.as_strided.default": _as_strided,
 }

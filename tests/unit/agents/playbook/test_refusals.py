@@ -32,19 +32,19 @@ def refusal(function: Callable[[torch.Tensor], torch.Tensor], line: int | None, 
 
 
 def test_a_refusal_names_the_users_line_its_text_and_the_way_on() -> None:
-    error = refusal(lambda x: torch.logcumsumexp(x, 1), 5)
-    assert "`return operator_of(x)` in line 5, which calls aten.logcumsumexp.default" in error.message
+    error = refusal(torch.erfinv, 5)
+    assert "`return operator_of(x)` in line 5, which calls aten.erfinv.default" in error.message
     assert error.where == "problem.source:5"
     assert error.hint is not None
     assert "near it are supported: " in error.hint
-    assert "logsumexp" in error.hint
+    assert "erf" in error.hint.removeprefix("near it are supported: ").split(", ")[0]
     assert "--agents hybrid" in error.hint
 
 
 @pytest.mark.parametrize(("line", "source"), [(None, SOURCE), (6, SOURCE), (5, "")])
 def test_a_line_that_the_file_does_not_have_is_not_quoted(line: int | None, source: str) -> None:
-    error = refusal(lambda x: torch.logcumsumexp(x, 1), line, source)
-    assert error.message.startswith("the playbook has no kernel for aten.logcumsumexp.default (result [4, 8])")
+    error = refusal(torch.erfinv, line, source)
+    assert error.message.startswith("the playbook has no kernel for aten.erfinv.default (result [4, 8])")
 
 
 def test_a_tensor_given_by_keyword_that_no_lowering_reads_is_refused() -> None:
@@ -62,4 +62,55 @@ def test_a_tensor_given_by_keyword_that_no_lowering_reads_is_refused() -> None:
     )
     facts = facts.model_copy(update={"graph": Graph(nodes=nodes, outputs=facts.graph.outputs)})
     with pytest.raises(NoTemplate, match="its argument unheard_of is not supported"):
+        as_launches(facts, Target.CPU)
+
+
+def test_a_size_that_is_only_known_at_run_time_is_named_with_what_stands_for_it() -> None:
+    error = refusal(lambda x: x.masked_select(x > 0), 5)
+    assert "only known when it runs; masked_fill or where with a neutral value" in error.message
+    assert error.hint is not None
+    assert "--agents hybrid" in error.hint
+
+
+def set_rows(x: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return a copy with some rows, or what a mask selects, replaced."""
+    result = x.clone()
+    result[rows] = values
+    return result
+
+
+NEAR_MISSES: dict[str, tuple[Callable[..., torch.Tensor], dict[str, torch.Tensor], str]] = {
+    "values_of_a_mask": (
+        set_rows,
+        {"x": torch.rand(4, 8), "rows": torch.tensor([True, False, True, False]), "values": torch.rand(2, 8)},
+        "masked_fill, where and masked_scatter are supported",
+    ),
+    "strides_of_a_result": (
+        lambda x: (x * 2).as_strided((2, 3), (8, 1)),
+        {"x": torch.rand(4, 8)},
+        "strides are followed only of a contiguous input",
+    ),
+    "strides_of_a_transposed_input": (
+        lambda x: x.as_strided((2, 3), (8, 1)),
+        {"x": torch.rand(8, 4).T},
+        "strides are followed only of a contiguous input",
+    ),
+    "mean_of_integers": (
+        lambda x, i: x.scatter_reduce(1, i, x, "mean"),
+        {"x": torch.arange(8).view(2, 4), "i": torch.arange(8).view(2, 4) % 3},
+        "it combines int64 by mean",
+    ),
+    "sorted_by_a_tensor": (
+        lambda e, s: torch.searchsorted(e, e + 1, sorter=s),
+        {"e": torch.rand(5), "s": torch.arange(5)},
+        "its argument sorter is not supported",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(NEAR_MISSES))
+def test_a_near_miss_gets_no_kernel_and_is_told_why(name: str) -> None:
+    function, inputs, reason = NEAR_MISSES[name]
+    facts, _ = trace(function, inputs)
+    with pytest.raises(NoTemplate, match=reason):
         as_launches(facts, Target.CPU)

@@ -1,0 +1,177 @@
+"""Graphs that write, choose and sample by index, and the rarer scans and reductions, by name."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from tests.unit.agents.playbook.operators_under_test import Case
+
+PLACES = torch.tensor([[0, 3, 1], [4, 2, 2]])
+ROWS = torch.tensor([3, -1, 3])
+NOT_NUMBERS = torch.tensor([[1.0, -0.0, 0.0, float("nan"), -float("inf"), float("inf"), 2.0]])
+
+
+def _random(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(*shape, generator=generator)
+
+
+def _of(function: Callable[..., Any], *shapes: tuple[int, ...], **more: torch.Tensor) -> Case:
+    inputs = {
+        name: _random(*shape, seed=place) for place, (name, shape) in enumerate(zip("abcd", shapes, strict=False))
+    }
+    return Case(function, {**inputs, **more})
+
+
+def _set(*where: Any) -> Callable[..., torch.Tensor]:
+    """Return a function that writes its second argument at these places of a copy of its first."""
+
+    def function(a: torch.Tensor, value: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        result = a.clone()
+        result[tuple(more[0] if item is ROWS else item for item in where)] = value
+        return result
+
+    return function
+
+
+def _zeroed(a: torch.Tensor) -> torch.Tensor:
+    result = a * 2
+    result[result < 0] = 0
+    return result
+
+
+def _index_reduced(a: torch.Tensor, b: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is in beta
+        return a.index_reduce(1, places, b, "amin")
+
+
+def _scatter_reduced(name: str, own: bool) -> Case:
+    return _of(lambda a, b, i: a.scatter_reduce(1, i, b, name, include_self=own), (3, 7), (2, 4), i=PLACES)
+
+
+def writes() -> dict[str, Case]:
+    """Scatter, put, index_put and what writes into views."""
+    everything = slice(None)
+    mask = torch.tensor([True, False, True, True, False])
+    return {
+        "index_put_rows": _of(_set(ROWS), (7, 5), (3, 5), i=ROWS),
+        "index_put_one_value": _of(_set(ROWS), (7, 5), (1,), i=ROWS),
+        "index_put_middle": _of(_set(everything, ROWS), (5, 7, 3), (5, 3, 3), i=ROWS),
+        "index_put_pairs": _of(_set(ROWS, PLACES), (7, 5), (2, 3), i=ROWS),
+        "index_put_apart": _of(_set(ROWS, everything, ROWS), (7, 4, 6), (3, 4), i=ROWS),
+        "index_put_added": _of(lambda a, b, i: a.index_put((i,), b, accumulate=True), (7, 5), (3, 5), i=ROWS),
+        "index_put_mask": _of(_zeroed, (5, 7)),
+        "index_put_mask_of_rows": _of(lambda a, b, m: _set(m)(a, b), (5, 7), (7,), m=mask),
+        "index_fill": _of(lambda a, i: a.index_fill(1, i, -1.5), (5, 7), i=ROWS),
+        "index_fill_tensor": _of(lambda a, i, v: a.index_fill(0, i, v), (5, 7), i=ROWS, v=torch.tensor(2.5)),
+        "index_reduce": _of(_index_reduced, (5, 7), (5, 3), i=ROWS.abs()),
+        **{
+            f"scatter_{name}{'' if own else '_alone'}": _scatter_reduced(name, own)
+            for name in ("sum", "prod", "mean", "amax", "amin")
+            for own in (True, False)
+        },
+        "scatter_integers": Case(
+            lambda a, i: a.scatter_reduce(1, i, i, "amax", include_self=False), {"a": -PLACES - 7, "i": PLACES % 3}
+        ),
+        "scatter_in_place": _of(lambda a, b, i: (a * 2).scatter_reduce_(1, i, b, "prod"), (3, 7), (2, 4), i=PLACES),
+        "scatter_add_in_place": _of(lambda a, b, i: (a * 2).scatter_add_(1, i, b), (3, 7), (2, 4), i=PLACES),
+        "scatter_value": _of(lambda a, i: a.scatter(1, i, 2.5), (3, 7), i=PLACES),
+        "scatter_source": _of(lambda a, b, i: a.scatter(0, i, b), (7, 3), (2, 4), i=PLACES),
+        "scatter_multiplied": _of(lambda a, i: a.scatter(1, i, 2.5, reduce="multiply"), (3, 7), i=PLACES),
+        "put": _of(lambda a, b, i: a.put(i, b), (5, 7), (2, 3), i=PLACES * 5 - 3),
+        "put_added": _of(lambda a, b, i: a.put(i, b, accumulate=True), (5, 7), (2, 3), i=PLACES),
+        "masked_scatter": _of(lambda a, b: a.masked_scatter(a[:, :1] > -0.3, b), (5, 7), (6, 7)),
+        "diagonal_scatter": _of(lambda a, b: torch.diagonal_scatter(a, b, 1), (5, 7), (5,)),
+        "select_scatter": _of(lambda a, b: torch.select_scatter(a, b, 0, -2), (5, 7), (7,)),
+        "slice_scatter": _of(lambda a, b: torch.slice_scatter(a, b, 1, 1, 6, 2), (5, 7), (5, 3)),
+    }
+
+
+def moves() -> dict[str, Case]:
+    """Calls that only move elements."""
+    return {
+        "diag": _of(lambda a: torch.diag(a, -1) * 2, (5, 7)),
+        "pixel_unshuffle": _of(lambda a: F.pixel_unshuffle(a, 2), (2, 3, 4, 6)),
+        "channel_shuffle": _of(lambda a: F.channel_shuffle(a, 3), (2, 6, 4, 5)),
+        "repeat_interleave": _of(lambda a: a.repeat_interleave(3, 1), (5, 7)),
+        "take": _of(torch.take, (5, 7), i=PLACES * 5 - 3),
+        **{f"rot90_{turns}": _of(lambda a, k=turns: torch.rot90(a, k, (0, 2)), (3, 4, 5)) for turns in (-1, 0, 1, 2)},
+        "as_strided": _of(lambda a: a.as_strided((3, 5), (7, 1), 2) * 2, (5, 7)),
+        "as_strided_windows": _of(lambda a: a.as_strided((2, 9, 4), (17, 2, 1)).amax(-1), (2, 21)),
+    }
+
+
+def chosen() -> dict[str, Case]:
+    """Signs, counts, extremes, scans, searches and small products."""
+    edges = torch.tensor([-1.0, -0.2, 0.0, 0.0, 1.5])
+    unordered = torch.tensor([2.0, -1.0, 0.5, 0.0, -2.0, 1.0])
+    return {
+        "copysign": _of(torch.copysign, (5, 7), (7,)),
+        "copysign_number": Case(lambda a: torch.copysign(a, -0.0), {"a": NOT_NUMBERS}),
+        "signbit": Case(torch.signbit, {"a": NOT_NUMBERS}),
+        "signbit_whole": Case(torch.signbit, {"a": PLACES - 2}),
+        "trace": _of(torch.trace, (5, 7)),
+        "count_nonzero": Case(lambda a: torch.count_nonzero(a, 1), {"a": NOT_NUMBERS}),
+        "count_nonzero_all": _of(lambda a: torch.count_nonzero(a > 0), (5, 7)),
+        "aminmax": _of(lambda a: torch.aminmax(a, dim=1, keepdim=True), (5, 7)),
+        "aminmax_all": _of(torch.aminmax, (5, 7)),
+        "addr": _of(lambda a, b, c: torch.addr(a, b, c, beta=0.5, alpha=2), (7,), (5,), (7,)),
+        "addr_in_place": _of(lambda a, b, c: (a * 2).addr_(b, c, beta=0.5), (5, 7), (5,), (7,)),
+        "addbmm_in_place": _of(lambda a, b, c: (a * 2).addbmm_(b, c), (5, 6), (3, 5, 9), (3, 9, 6)),
+        "addbmm": _of(lambda a, b, c: torch.addbmm(a, b, c, beta=0.5, alpha=2), (5, 6), (3, 5, 9), (3, 9, 6)),
+        "addbmm_alone": Case(
+            lambda a, b, c: torch.addbmm(a, b, c, beta=0),
+            {"a": torch.full((5, 6), float("nan")), "b": _random(3, 5, 9), "c": _random(3, 9, 6)},
+        ),
+        "logcumsumexp": _of(lambda a: torch.logcumsumexp(a * 9, 1), (6, 1400)),
+        "logcumsumexp_columns": _of(lambda a: torch.logcumsumexp(a.clamp(max=0).log(), 0), (50, 7)),
+        "logcumsumexp_infinite": Case(
+            lambda a: torch.logcumsumexp(a, 0), {"a": torch.tensor([-1.0, 2.0, 3.0, -2.0]).log().abs() * float("-inf")}
+        ),
+        "searchsorted": _of(lambda a, b: torch.searchsorted(a.sort(-1)[0], b), (5, 9), (5, 4)),
+        "searchsorted_right": Case(
+            lambda e, a: torch.searchsorted(e, a, side="right", out_int32=True), {"e": edges, "a": edges.view(5, 1) + 0}
+        ),
+        "searchsorted_unordered": _of(lambda a, e: torch.searchsorted(e, a), (5, 7), e=unordered),
+        "searchsorted_nan": Case(torch.searchsorted, {"e": edges, "a": NOT_NUMBERS}),
+    }
+
+
+def sampled() -> dict[str, Case]:
+    """Sampling and resizing."""
+    cases = {
+        f"grid_{mode}_{padding}{'_aligned' if aligned else ''}": _of(
+            lambda a, b, m=mode, p=padding, c=aligned: F.grid_sample(a, b * 1.2, m, p, align_corners=c),
+            (2, 3, 4, 6),
+            (2, 3, 5, 2),
+        )
+        for mode in ("bilinear", "nearest", "bicubic")
+        for padding in ("zeros", "border", "reflection")
+        for aligned in (False, True)
+    }
+    return {
+        **cases,
+        "grid_volume": _of(lambda a, b: F.grid_sample(a, b, align_corners=False), (1, 2, 3, 4, 5), (1, 2, 3, 3, 3)),
+        "affine_grid": _of(lambda a: F.affine_grid(a, (2, 3, 4, 5), align_corners=False), (2, 2, 3)),
+        "affine_grid_volume": _of(lambda a: F.affine_grid(a, (1, 1, 3, 4, 2), align_corners=True), (1, 3, 4)),
+        "spatial_transformer": _of(
+            lambda a, t: F.grid_sample(a, F.affine_grid(t, (2, 3, 5, 4), align_corners=True), align_corners=True),
+            (2, 3, 4, 6),
+            (2, 2, 3),
+        ),
+        "linear_by_scale": _of(lambda a: F.interpolate(a, scale_factor=1.3, mode="linear"), (1, 2, 21)),
+        "bilinear_by_scale": _of(lambda a: F.interpolate(a, scale_factor=(1.3, 2), mode="bilinear"), (1, 2, 21, 5)),
+        "nearest_by_scale": _of(lambda a: F.interpolate(a, scale_factor=1.3), (1, 2, 21)),
+        "nearest_by_size": _of(lambda a: F.interpolate(a, size=(27, 14)), (1, 2, 21, 5)),
+    }
+
+
+def written() -> dict[str, Case]:
+    """Return the graphs."""
+    return {**writes(), **moves(), **chosen(), **sampled()}
