@@ -17,21 +17,26 @@ from cupilot.domain.errors import CupilotError, InvalidInput, NotFound
 from cupilot.domain.evolution.methods import MethodConfig
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import AgentKind, JobSpec, check_playable
+from cupilot.domain.kernel import Kernel
 from cupilot.domain.people import Caller
 from cupilot.domain.problem import Problem, Target, check_source
 from cupilot.domain.problems import Size
+from cupilot.domain.strategy import Strategy
 from cupilot.domain.value import digest
 from cupilot.schemas import JobRequest, ProblemInput
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.jobs.jobs import earlier_job, submit_job
 from cupilot.storage.jobs.problems import get_problem, problem_value
 from cupilot.storage.jobs.steering import add_injection
-from cupilot.storage.queue.cluster import anyone_listens
+from cupilot.storage.pool.solved import fastest_proven
+from cupilot.storage.queue.cluster import anyone_listens, live_workers
 from cupilot.storage.queue.steps import MODELS_QUEUE
 
 DEFAULT_NAME = "unnamed"
 RELEASE = "release"
 """Author of injected champions in a job's directives."""
+POOL = "pool"
+"""Author of injected kernels of the team's earlier jobs."""
 
 
 class AgentsUnavailable(CupilotError):
@@ -56,23 +61,32 @@ def submit(session: Session, caller: Caller, request: JobRequest, idempotency_ke
             author=caller.user,
         )
         if is_new:
-            inject_champions(session, job, spec)
+            inject_known_kernels(session, job, spec)
         return job, is_new
 
     return once(session, caller.team_id, idempotency_key, request_hash, make)
 
 
-def inject_champions(session: Session, job: Job, spec: JobSpec) -> None:
-    """Let a new job begin from the champion that ships for its problem, of each architecture.
+def inject_known_kernels(session: Session, job: Job, spec: JobSpec) -> None:
+    """Let a new job begin from the best kernels that are known for its problem, policy and target.
 
-    Only of ``sce``, and not where it learns from no pool. The kernels are measured like any other; agents write one
-    more at least.
+    Those are the fastest that the team's earlier jobs reproduced, one for each class of devices that live workers have
+    (all, where none lives), and the champion that ships, of each architecture. Only of ``sce``, and not where it learns
+    from no pool. The kernels are measured like any other; agents write one more at least.
     """
     if not isinstance(spec.method, SceConfig) or not spec.method.pool:
         return
-    found = matching(spec.problem.content_hash(), spec.target, policy=spec.problem.policy)
-    for champion in found[: spec.budgets.candidates - 1]:
-        add_injection(session, job, RELEASE, strategy=champion.strategy, kernel=champion.kernel)
+    problem = spec.problem.content_hash()
+    devices = (worker.device for worker in live_workers(session))
+    classes = {device.device_class for device in devices if device is not None and device.target is spec.target}
+    own = fastest_proven(session, job.team_id, problem, spec.target, classes or None)
+    shipped = matching(problem, spec.target, policy=spec.problem.policy)
+    known: dict[str, tuple[str, Strategy, Kernel]] = {}
+    for author, kernels in ((POOL, own), (RELEASE, shipped)):
+        for item in kernels:
+            known.setdefault(item.kernel.content_hash(), (author, item.strategy, item.kernel))
+    for author, strategy, kernel in list(known.values())[: spec.budgets.candidates - 1]:
+        add_injection(session, job, author, strategy=strategy, kernel=kernel)
 
 
 def once(

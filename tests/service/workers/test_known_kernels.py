@@ -1,0 +1,195 @@
+"""A confirmation corrects the pool's entry; a later job at the same problem begins from what was reproduced."""
+
+from __future__ import annotations
+
+from math import log
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import select
+
+from cupilot.domain.evaluation import Evaluation, FailureKind, Interval, Verdict
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import Budgets
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.states import JobState, WorkerKind
+from cupilot.jobs.submission import submit
+from cupilot.schemas import JobRequest, ProblemInput
+from cupilot.settings import Settings
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Directive
+from cupilot.storage.db.tables.pool import PoolRow
+from cupilot.storage.jobs.evolving import store_kernel
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.pool.rows import remember
+from cupilot.storage.queue.cluster import register_worker
+from cupilot.storage.queue.steps import device_queue
+from tests.service.box import CALLER
+from tests.service.doubles import ScriptedJudge, device, kernel, problem, strategy
+from tests.service.rig import Rig
+
+pytestmark = pytest.mark.service
+ONE_GENERATION = SceConfig(population=2, generations=1, elites=1)
+
+
+class SecondThoughts(ScriptedJudge):
+    """Measures half of the speed when it confirms."""
+
+    def confirm(self, *given: Any, **more: Any) -> Evaluation:
+        evaluation = super().confirm(*given, **more)
+        halved = [one.model_copy(update={"speedup": _halved(one.speedup)}) for one in evaluation.comparisons]
+        return evaluation.model_copy(update={"comparisons": tuple(halved)})
+
+
+def _halved(interval: Interval) -> Interval:
+    return Interval(low=interval.low / 2, median=interval.median / 2, high=interval.high / 2)
+
+
+def entries(rig: Rig) -> dict[str, PoolRow]:
+    """The pool's rows, by the techniques of their strategies."""
+    with rig.database.transaction() as session:
+        return {" ".join(row.techniques): row for row in session.scalars(select(PoolRow))}
+
+
+def test_a_confirmation_corrects_the_entry_to_the_speed_that_it_measured(
+    database: Database, settings: Settings
+) -> None:
+    rig = Rig(database, settings, [strategy("t8"), strategy("t1")])
+    rig.judge = SecondThoughts()
+    job = rig.submit(method=ONE_GENERATION)
+    rig.run()
+    assert rig.job(job).state is JobState.SUCCEEDED
+    known = entries(rig)
+    fast, slow = known["t8"], known["t1"]
+    assert (fast.body.verdict, slow.body.verdict) == (Verdict.REPRODUCED, Verdict.REPRODUCED)
+    assert fast.body.speedup == pytest.approx(0.9)
+    assert fast.gain == pytest.approx(log(0.9))
+    assert fast.body.failure is None
+    best = next(one for one in rig.candidates(job) if one.id == rig.job(job).best_candidate_id)
+    assert best.speedup == pytest.approx(fast.body.speedup), "the pool says what the job says"
+
+
+def test_a_confirmation_that_fails_takes_the_gain_from_the_entry(database: Database, settings: Settings) -> None:
+    rig = Rig(database, settings, [strategy("unsteady9"), strategy("t3")])
+    job = rig.submit(method=ONE_GENERATION)
+    confirmation = rig.run_until(job, "confirm/0")
+    assert entries(rig)["unsteady9"].body.verdict is Verdict.AUDITED
+    assert entries(rig)["unsteady9"].gain == pytest.approx(log(1.9))
+    rig.do(confirmation)
+    rig.run()
+    refuted, held = entries(rig)["unsteady9"], entries(rig)["t3"]
+    assert (refuted.body.verdict, refuted.body.speedup, refuted.gain) == (Verdict.REJECTED, None, None)
+    assert (refuted.body.failure, refuted.failure) == (FailureKind.WRONG_VALUE, "wrong_value")
+    assert (held.body.verdict, held.body.speedup) == (Verdict.REPRODUCED, pytest.approx(1.3))
+
+
+def submitted(rig: Rig, team: str = "blue", **changes: Any) -> UUID:
+    """Submit the rig's problem as a request over REST would."""
+    one = problem()
+    request = JobRequest.model_validate(
+        {
+            "problem": ProblemInput(source=one.source, name=one.name, policy=one.policy),
+            "target": Target.CPU,
+            "method": ONE_GENERATION,
+            **changes,
+        }
+    )
+    with rig.database.transaction() as session:
+        caller = CALLER.model_copy(update={"team_id": ensure_team(session, team).id})
+        job, is_new = submit(session, caller, request, None)
+        assert is_new
+        return job.id
+
+
+def injected(rig: Rig, job: UUID) -> list[tuple[str, str | None]]:
+    """Author and kernel of a job's injections."""
+    with rig.database.transaction() as session:
+        rows = session.scalars(select(Directive).where(Directive.job_id == job).order_by(Directive.created_at)).all()
+        return [(row.author, row.kernel_hash) for row in rows]
+
+
+@pytest.fixture
+def rig(database: Database, settings: Settings) -> Rig:
+    """A rig whose team has solved its problem: t8 is reproduced."""
+    rig = Rig(database, settings, [strategy("t8"), strategy("t3")])
+    assert injected(rig, submitted(rig)) == [], "nothing is known of the problem yet"
+    rig.run()
+    assert entries(rig)["t8"].body.verdict is Verdict.REPRODUCED
+    return rig
+
+
+def test_a_job_begins_from_the_kernel_that_its_team_reproduced_for_the_problem(rig: Rig) -> None:
+    best = kernel("t8").content_hash()
+    rig.players.initial = [strategy("t1"), strategy("t2")]
+    rig.judge.calls.clear()
+    job = submitted(rig)
+    assert injected(rig, job) == [("pool", best)]
+    rig.run()
+    candidates = rig.candidates(job)
+    assert sorted(str(one.kernel_hash) for one in candidates) == sorted([best, kernel("t1").content_hash()])
+    assert rig.judge.calls.count("evaluate t8") == 1, "it is measured like any other"
+    winner = next(one for one in candidates if one.id == rig.job(job).best_candidate_id)
+    assert (winner.kernel_hash, winner.verdict) == (best, Verdict.REPRODUCED)
+
+
+def test_agents_are_not_asked_for_its_strategy_again(rig: Rig) -> None:
+    job = submitted(rig)
+    rig.run()
+    kernels = [candidate.kernel_hash for candidate in rig.candidates(job)]
+    assert sorted(map(str, kernels)) == sorted(kernel(name).content_hash() for name in ("t8", "t3"))
+
+
+def test_other_teams_and_jobs_that_learn_from_no_pool_begin_without_it(rig: Rig) -> None:
+    assert injected(rig, submitted(rig, "red")) == []
+    assert injected(rig, submitted(rig, method=ONE_GENERATION.model_copy(update={"pool": False}))) == []
+    assert injected(rig, submitted(rig, budgets=Budgets(candidates=1))) == []
+    other = problem("softmax", NumericsPolicy.TF32)
+    half = ProblemInput(source=other.source, name=other.name, policy=other.policy)
+    assert injected(rig, submitted(rig, problem=half)) == []
+    assert injected(rig, submitted(rig, target=Target.CUDA)) == []
+
+
+def _later(rig: Rig, **changes: Any) -> str:
+    """Add an entry as of a later measurement of t8; the hash of its kernel."""
+    entry = entries(rig)["t8"].body
+    later = entry.model_copy(update={"id": str(uuid4()), "created_at": "2100-01-01T00:00:00+00:00", **changes})
+    with rig.database.transaction() as session:
+        remember(session, later)
+    assert later.kernel_hash is not None
+    return later.kernel_hash
+
+
+def test_a_kernel_that_was_refuted_since_is_not_begun_from(rig: Rig) -> None:
+    failed = {"verdict": Verdict.REJECTED, "speedup": None}
+    best = _later(rig, **failed, failure=FailureKind.INFRASTRUCTURE)
+    assert injected(rig, submitted(rig)) == [("pool", best)], "a lost measurement says nothing of the kernel"
+    _later(rig, **failed, failure=FailureKind.WRONG_VALUE)
+    assert injected(rig, submitted(rig)) == []
+
+
+def test_only_a_kernel_of_the_devices_architecture_is_begun_from(rig: Rig) -> None:
+    faster = kernel("t9")
+    with rig.database.transaction() as session:
+        store_kernel(session, faster)
+    elsewhere = {
+        "kernel_hash": faster.content_hash(),
+        "speedup": 9.0,
+        "target": Target.CUDA,
+        "strategy": strategy("t9"),
+    }
+    _later(rig, **elsewhere, device_class="sm_90")
+    assert injected(rig, submitted(rig)) == [("pool", kernel("t8").content_hash())]
+    assert injected(rig, submitted(rig, target=Target.CUDA)) == [("pool", faster.content_hash())], "no card lives yet"
+    _register_card(rig, "sm_80")
+    assert injected(rig, submitted(rig, target=Target.CUDA)) == []
+    _register_card(rig, "sm_90")
+    assert injected(rig, submitted(rig, target=Target.CUDA)) == [("pool", faster.content_hash())]
+
+
+def _register_card(rig: Rig, arch: str) -> None:
+    card = device(Target.CUDA, arch, f"card-{arch}")
+    with rig.database.transaction() as session:
+        register_worker(
+            session, arch, WorkerKind.GPU, queues=[device_queue(card)], slots=1, version="test", device=card
+        )
