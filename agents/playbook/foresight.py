@@ -28,7 +28,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
         "view_as_complex", "view_as_real",
     ),
     "torch.linalg": (
-        "cross", "eig", "householder_product", "matrix_exp", "qr", "solve_triangular",
+        "eig", "householder_product", "matrix_exp", "qr", "solve_triangular",
     ),
     "torch.special": (
         "airy_ai", "bessel_j0", "bessel_j1", "erfcx", "i0e", "i1", "i1e", "log_ndtr", "ndtri", "zeta",

@@ -43,6 +43,9 @@ template <class T> FN T fn_neg(T x) { return (T)-x; }
 template <class T> FN bool sooner(T a, T b) { return a > b || (a != a && b == b); }
 template <class T> FN bool lower(T a, T b) { return a < b || (a != a && b == b); }
 template <class T> FN bool below(T a, T b) { return a < b || (b != b && a == a); }
+template <class T> FN bool shifts(long long by) { return by >= 0 && by < (long long)(8 * sizeof(T)); }
+template <class T, class S> FN T fn_shl(T a, S b) { return shifts<T>(b) ? (T)((unsigned long long)a << b) : (T)0; }
+template <class T, class S> FN T fn_shr(T a, S b) { return a >> (shifts<T>(b) ? (int)b : (int)(8 * sizeof(T)) - 1); }
 FN long long fn_abs(long long x) { return x < 0 ? -x : x; }
 FN int fn_abs(int x) { return x < 0 ? -x : x; }
 FN long long fn_floor(long long x) { return x; }

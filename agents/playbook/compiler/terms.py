@@ -290,7 +290,7 @@ def _rebuilt(term: Term, args: tuple[Term, ...]) -> Term:
         return compare(term.op, *args)
     if term.op == "where":
         return where(*args)
-    if term.op == "and":
+    if term.op == "and" and term.dtype == BOOL:  # of integers it is bit by bit
         return both(*args)
     return make(term.op, term.dtype, *args, data=term.data, low=term.low, high=term.high)
 

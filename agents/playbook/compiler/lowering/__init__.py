@@ -19,6 +19,7 @@ from agents.playbook.compiler.lowering.norms import NORMS
 from agents.playbook.compiler.lowering.pointwise import FORMULAS, converted, lower
 from agents.playbook.compiler.lowering.products import PRODUCTS
 from agents.playbook.compiler.lowering.reductions import REDUCTIONS
+from agents.playbook.compiler.lowering.resizing import RESIZING
 from agents.playbook.compiler.lowering.sampling import SAMPLING
 from agents.playbook.compiler.lowering.scatters import SCATTERS
 from agents.playbook.compiler.lowering.selections import SELECTIONS
@@ -30,7 +31,7 @@ from cupilot.domain.problem import GraphNode, ProblemFacts, Role
 
 MAKERS = {
     **{**CREATION, **GATHERS, **INDEXED, **SCATTERS, **REDUCTIONS, **SELECTIONS},
-    **{**NORMS, **LOSSES, **PRODUCTS, **WINDOWS, **SAMPLING},
+    **{**NORMS, **LOSSES, **PRODUCTS, **WINDOWS, **RESIZING, **SAMPLING},
 }
 _UNKNOWN_CALL = "it is not supported"
 _RUN_TIME_SIZE = "how many elements it gives is only known when it runs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agents.playbook.compiler.lowering.calls import Call, read, wrapped
+from agents.playbook.compiler.lowering.calls import KEYWORD, Call, f, read, wrapped
 from agents.playbook.compiler.lowering.pointwise import converted
 from agents.playbook.compiler.tensors import Index, Map, Tensor, mapped
 from agents.playbook.compiler.terms import (
@@ -17,6 +17,7 @@ from agents.playbook.compiler.terms import (
     compare,
     const,
     guarded,
+    linear,
     make,
     minus,
     modulo,
@@ -88,8 +89,9 @@ def _flip(call: Call) -> Tensor:
 
 def _roll(call: Call) -> Tensor:
     source, shifts, axes = call.tensor(0), call.sizes(1, "shifts"), call.sizes(2, "dims", [])
-    if not axes:
-        call.refuse("no dims are given")
+    if not axes:  # in row-major order, whatever the shape
+        moved = -shifts[0] % source.size
+        return mapped(source.shape, source.dtype, lambda index: source.at(_further(index, source, moved)))
     moves = {wrapped(axis, len(source.shape)): shift for axis, shift in zip(axes, shifts, strict=True)}
 
     def define(index: Index) -> Term:
@@ -101,6 +103,24 @@ def _roll(call: Call) -> Tensor:
         )
 
     return mapped(source.shape, source.dtype, define)
+
+
+def _further(index: Index, source: Tensor, step: int) -> Index:
+    """Return the index of the element that lies so many elements further in row-major order, around the end."""
+    place = linear(index, Tensor(source.shape, source.dtype).strides())
+    return unravel(modulo(plus(place, number(step)), source.size), source.shape)
+
+
+def _cross(call: Call) -> Tensor:
+    a, b = call.tensor(0), call.tensor(1)
+    axis = wrapped(call.whole(KEYWORD, "dim", -1), len(call.shape))
+
+    def define(index: Index) -> Term:
+        after, before = (_replaced(index, axis, modulo(plus(index[axis], number(step)), 3)) for step in (1, 2))
+        first = f("mul", read(a, after), read(b, before))
+        return f("sub", first, f("mul", read(a, before), read(b, after)))
+
+    return mapped(call.shape, call.dtype, define)
 
 
 def _repeat(call: Call) -> Tensor:
@@ -322,6 +342,7 @@ GATHERS: dict[str, Callable[[Call], Tensor]] = {
     "aten.stack.default": _stack,
     "aten.flip.default": _flip,
     "aten.roll.default": _roll,
+    "aten.linalg_cross.default": _cross,
     "aten.repeat.default": _repeat,
     "aten.constant_pad_nd.default": _constant_pad,
     **{f"aten.reflection_pad{n}d.default": _edge_pad(mirrored=True) for n in (1, 2, 3)},

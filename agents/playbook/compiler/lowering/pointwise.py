@@ -12,6 +12,7 @@ from agents.playbook.compiler.terms import (
     COMPARISONS,
     EIGHTS,
     FLOATS,
+    INTEGERS,
     Term,
     cast,
     compare,
@@ -213,6 +214,8 @@ _MORE: dict[str, Builder] = {
 FORMULAS: dict[str, Builder] = {**POINTWISE, **_MORE}
 """Every pointwise call that is written as an expression."""
 _BITS = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}
+_SHIFTS = {"__lshift__": "fn_shl", "__rshift__": "fn_shr"}
+_SHIFTS |= {"bitwise_left_shift": "fn_shl", "bitwise_right_shift": "fn_shr"}
 _CASTS = ("aten._to_copy.default", "aten.to.dtype", "aten.type_as.default")
 _TRUTH = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
 
@@ -229,6 +232,10 @@ def lower(call: Call, op: str) -> Tensor | None:
         return (
             as_eight_bits(call.tensor(0), call.dtype) if call.dtype in EIGHTS else converted(call.tensor(0), call.dtype)
         )
+    if name in _SHIFTS and call.dtype in INTEGERS:
+        kind, shift = call.dtype, _SHIFTS[name]
+        operands = [_operand(call, item) for item in call.node.args]
+        return combined(call.shape, kind, lambda a, b: f(shift, cast(a, kind), cast(b, kind)), *operands)
     if name in (*_BITS, *_TRUTH, "bitwise_not", "logical_not") and len(call.node.args) <= 2:
         return _bits(call, name)
     build = FORMULAS.get(op)

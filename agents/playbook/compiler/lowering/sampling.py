@@ -68,15 +68,20 @@ def _taps(place: Term, size: int, mode: int, padding: int, *, aligned: bool) -> 
     part = f("sub", place, low)
     if mode == _BILINEAR:
         return [(low, f("sub", like(1, part), part)), (f("add", low, like(1, low)), part)]
-    weights = [
+    weights = cubic_weights(part)
+    return [
+        (_padded(f("add", low, like(step, low)), size, padding, aligned=aligned), weight)
+        for step, weight in zip((-1, 0, 1, 2), weights, strict=True)
+    ]
+
+
+def cubic_weights(part: Term) -> list[Term]:
+    """Return the weights of four neighbours of a place that lies so far behind the second."""
+    return [
         _outer_cubic(f("add", part, like(1, part))),
         _inner_cubic(part),
         _inner_cubic(f("sub", like(1, part), part)),
         _outer_cubic(f("sub", like(2, part), part)),
-    ]
-    return [
-        (_padded(f("add", low, like(step, low)), size, padding, aligned=aligned), weight)
-        for step, weight in zip((-1, 0, 1, 2), weights, strict=True)
     ]
 
 

@@ -20,6 +20,7 @@ from agents.playbook.compiler.terms import (
     plus,
     register,
     restricted,
+    unravel,
     where,
 )
 
@@ -40,21 +41,33 @@ def _kthvalue(call: Call) -> Lowered:
 
 
 def _median(call: Call) -> Lowered:
-    """Return the lower median and its position; NaN, and the first one's position, where there is any."""
     source = call.tensor(0)
     axis = wrapped(call.whole(1, "dim"), len(source.shape))
-    value, place = _kth(source, axis, (source.shape[axis] - 1) // 2)
-    if is_float(source.dtype):
-        top = reduced(source, (axis,), "max", source.dtype)
-        first = reduced(source, (axis,), "argmax", "int64")
-
-        def unless_nan(usual: Term, largest: Term, otherwise: Term) -> Term:
-            return where(compare("ne", largest, largest), otherwise, usual)
-
-        place = combined(place.shape, "int64", unless_nan, place, top, first)
-        value = combined(value.shape, source.dtype, unless_nan, value, top, top)
-    found = (value, place)
+    found = _middle(source, axis)
     return list(found) if keeps(call, 2) else [squeezed(item, (axis,)) for item in found]
+
+
+def _median_of_all(call: Call) -> Lowered:
+    source = call.tensor(0)
+    whole = Map((source.size,), source.dtype, lambda index: source.at(unravel(index[0], source.shape)))
+    return squeezed(_middle(whole, 0)[0], (0,))
+
+
+def _middle(source: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """Return the lower median along an axis, which stays, and its position; NaN, and the first one's, if any is."""
+    value, place = _kth(source, axis, (source.shape[axis] - 1) // 2)
+    if not is_float(source.dtype):
+        return value, place
+    top = reduced(source, (axis,), "max", source.dtype)
+    first = reduced(source, (axis,), "argmax", "int64")
+
+    def unless_nan(usual: Term, largest: Term, otherwise: Term) -> Term:
+        return where(compare("ne", largest, largest), otherwise, usual)
+
+    return (
+        combined(value.shape, source.dtype, unless_nan, value, top, top),
+        combined(place.shape, "int64", unless_nan, place, top, first),
+    )
 
 
 def _running(kind: str) -> Callable[[Call], Lowered]:
@@ -124,6 +137,7 @@ def _nansum(call: Call) -> Lowered:
 SELECTIONS: dict[str, Callable[[Call], Lowered]] = {
     "aten.kthvalue.default": _kthvalue,
     "aten.median.dim": _median,
+    "aten.median.default": _median_of_all,
     "aten.cummax.default": _running("max"),
     "aten.cummin.default": _running("min"),
     "aten.bucketize.Tensor": _bucketize,

@@ -1,15 +1,13 @@
-"""Pooling as reductions over windows, and resizing as maps."""
+"""Pooling as reductions over windows."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from math import inf, prod
 
 from agents.playbook.compiler.lowering.calls import (
     Call,
     f,
-    like,
     wide,
 )
 from agents.playbook.compiler.lowering.pointwise import converted
@@ -172,111 +170,11 @@ def _adaptive(rank: int, kind_of: str) -> Callable[[Call], Lowered]:
     return lower
 
 
-def _nearest(rank: int) -> Callable[[Call], Lowered]:
-    def lower(call: Call) -> Lowered:
-        source = call.tensor(0)
-        first = len(source.shape) - rank
-        scales = _scales(call, 2, rank)
-
-        def define(index: Index) -> Term:
-            own = [
-                _nearest_place(index[axis], source.shape[axis], call.shape[axis], scales[axis - first])
-                for axis in range(first, first + rank)
-            ]
-            return source.at((*index[:first], *own))
-
-        return mapped(call.shape, call.dtype, define)
-
-    return lower
-
-
-def _scales(call: Call, at: int, rank: int) -> list[float | None]:
-    """Return the factor that each axis was resized by, where the call names it: the sizes round it."""
-    if call.node.op.endswith(".vec"):
-        given = call.argument(at, "scale_factors")
-        return [float(str(item)) for item in given] if isinstance(given, list) else [None] * rank
-    names = ("scales",) if rank == 1 else ("scales_d", "scales_h", "scales_w")[3 - rank :]
-    items = [(place, name, call.argument(place, name)) for place, name in enumerate(names, at)]
-    return [None if item is None else call.real(place, name) for place, name, item in items]
-
-
-def _step(size: int, wanted: int, scale: float | None) -> float:
-    """Return how far apart two neighbours of the result lie in the source."""
-    return 1 / scale if scale is not None and scale > 0 else size / wanted
-
-
-def _nearest_place(out: Term, size: int, wanted: int, scale: float | None) -> Term:
-    """Return the place that PyTorch takes: found in float32, but for sizes that are equal or doubled."""
-    step = _as_float32(_step(size, wanted, scale))
-    whole = wanted in (size, 2 * size) or all(
-        min(int(_as_float32(place * step)), size - 1) == place * size // wanted for place in range(wanted)
-    )
-    if whole:
-        return over(times(out, size), wanted)
-    position = f("mul", cast(out, "float32"), const(step, "float32"))
-    return as_index(cast(position, "int64"), size)
-
-
-def _as_float32(value: float) -> float:
-    return float(struct.unpack("f", struct.pack("f", value))[0])
-
-
-def _linear_resize(rank: int) -> Callable[[Call], Lowered]:
-    def lower(call: Call) -> Lowered:
-        source = call.tensor(0)
-        aligned = call.flag(2, "align_corners")
-        first, kind = len(source.shape) - rank, wide(call.dtype)
-        scales = _scales(call, 3, rank)
-
-        def define(index: Index) -> Term:
-            corners: list[tuple[Term, list[Term]]] = [(const(1, kind), [])]
-            for axis in range(rank):
-                size, wanted = source.shape[first + axis], call.shape[first + axis]
-                step = None if aligned else _step(size, wanted, scales[axis])
-                low, high, weight = _neighbours(index[first + axis], size, wanted, kind, step)
-                rest = f("sub", like(1, weight), weight)
-                corners = [
-                    (f("mul", share, part), [*places, place])
-                    for share, places in corners
-                    for place, part in ((low, rest), (high, weight))
-                ]
-            result = None
-            for share, places in corners:
-                value = f("mul", share, cast(source.at((*index[:first], *places)), kind))
-                result = value if result is None else f("add", result, value)
-            return cast(result, register(call.dtype)) if result is not None else const(0, kind)
-
-        return mapped(call.shape, call.dtype, define)
-
-    return lower
-
-
-def _neighbours(out: Term, size: int, wanted: int, kind: str, step: float | None) -> tuple[Term, Term, Term]:
-    """Return the two places around a resized axis' position and the weight of the second; no step: corners align."""
-    at = cast(out, kind)
-    if step is None:
-        scale = (size - 1) / (wanted - 1) if wanted > 1 else 0.0
-        position = f("mul", at, const(scale, kind))
-    else:
-        half = const(0.5, kind)
-        position = f("sub", f("mul", f("add", at, half), const(step, kind)), half)
-        position = f("fn_max", position, const(0, kind))
-    low = as_index(cast(position, "int64"), size)
-    high = _index("fn_min", plus(low, number(1)), number(size - 1))
-    return low, high, f("sub", position, cast(low, kind))
-
-
 WINDOWS: dict[str, Callable[[Call], Lowered]] = {
     **{f"aten.max_pool{n}d_with_indices.default": _max_pool(n) for n in (2, 3)},
     **{f"aten.avg_pool{n}d.default": _average_pool(n) for n in (1, 2, 3)},
     **{f"aten._adaptive_avg_pool{n}d.default": _adaptive(n, "sum") for n in (2, 3)},
     "aten.adaptive_avg_pool1d.default": _adaptive(1, "sum"),
     **{f"aten.adaptive_max_pool{n}d.default": _adaptive(n, "max") for n in (2, 3)},
-    **{f"aten.upsample_nearest{n}d.{kind}": _nearest(n) for n in (1, 2, 3) for kind in ("default", "vec")},
-    **{
-        f"aten.upsample_{name}.{kind}": _linear_resize(n)
-        for n, name in ((1, "linear1d"), (2, "bilinear2d"), (3, "trilinear3d"))
-        for kind in ("default", "vec")
-    },
 }
-"""Pooling and resizing."""
+"""Pooling."""

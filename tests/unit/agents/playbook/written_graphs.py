@@ -100,6 +100,7 @@ def moves() -> dict[str, Case]:
         "pixel_unshuffle": _of(lambda a: F.pixel_unshuffle(a, 2), (2, 3, 4, 6)),
         "channel_shuffle": _of(lambda a: F.channel_shuffle(a, 3), (2, 6, 4, 5)),
         "repeat_interleave": _of(lambda a: a.repeat_interleave(3, 1), (5, 7)),
+        "roll_all": _of(lambda a: a.roll(9), (5, 7)),
         "take": _of(torch.take, (5, 7), i=PLACES * 5 - 3),
         **{f"rot90_{turns}": _of(lambda a, k=turns: torch.rot90(a, k, (0, 2)), (3, 4, 5)) for turns in (-1, 0, 1, 2)},
         "as_strided": _of(lambda a: a.as_strided((3, 5), (7, 1), 2) * 2, (5, 7)),
@@ -116,6 +117,14 @@ def chosen() -> dict[str, Case]:
         "copysign_number": Case(lambda a: torch.copysign(a, -0.0), {"a": NOT_NUMBERS}),
         "signbit": Case(torch.signbit, {"a": NOT_NUMBERS}),
         "signbit_whole": Case(torch.signbit, {"a": PLACES - 2}),
+        "shifts": Case(lambda a: ((a << 3) + (a >> 1), a << 70, (a - 9) >> 70), {"a": PLACES * 7}),
+        "four_bits": Case(
+            lambda q: torch.stack(((q & 15).float(), (q >> 4).float()), -1).flatten(1) - 8,
+            {"q": torch.arange(0, 256, 9, dtype=torch.uint8).view(1, -1)},
+        ),
+        "cross": _of(lambda a, b: torch.linalg.cross(a, b, dim=1), (5, 3, 4), (5, 3, 1)),
+        "median_of_all": _of(torch.median, (5, 8)),
+        "median_of_all_nan": Case(torch.median, {"a": NOT_NUMBERS}),
         "trace": _of(torch.trace, (5, 7)),
         "count_nonzero": Case(lambda a: torch.count_nonzero(a, 1), {"a": NOT_NUMBERS}),
         "count_nonzero_all": _of(lambda a: torch.count_nonzero(a > 0), (5, 7)),
@@ -168,6 +177,10 @@ def sampled() -> dict[str, Case]:
         "linear_by_scale": _of(lambda a: F.interpolate(a, scale_factor=1.3, mode="linear"), (1, 2, 21)),
         "bilinear_by_scale": _of(lambda a: F.interpolate(a, scale_factor=(1.3, 2), mode="bilinear"), (1, 2, 21, 5)),
         "nearest_by_scale": _of(lambda a: F.interpolate(a, scale_factor=1.3), (1, 2, 21)),
+        "nearest_exact": _of(lambda a: F.interpolate(a, size=(9, 27), mode="nearest-exact"), (1, 2, 5, 21)),
+        "nearest_exact_by_scale": _of(lambda a: F.interpolate(a, scale_factor=1.3, mode="nearest-exact"), (1, 2, 21)),
+        "bicubic": _of(lambda a: F.interpolate(a, size=(9, 4), mode="bicubic", align_corners=True), (1, 2, 5, 7)),
+        "bicubic_by_scale": _of(lambda a: F.interpolate(a, scale_factor=1.7, mode="bicubic"), (1, 2, 5, 7)),
         "nearest_by_size": _of(lambda a: F.interpolate(a, size=(27, 14)), (1, 2, 21, 5)),
     }
 
