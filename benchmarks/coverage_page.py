@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
+from agents.playbook.compiler.lowering import supported
+from agents.playbook.recognition.values import base_name
 from benchmarks import pages, records
 from cupilot.domain.evaluation import Verdict
 
@@ -30,8 +33,9 @@ over eager is of a small size on a shared machine, and says little.
 {covered} of {total} problems have kernels for both targets under every policy. {judged} were judged on `cpu`, and the
 kernels of {held} were audited or better.
 
-A reference of your own is covered where each of its calls is. Where one is not, the job ends with `no_template`, quotes
-the line of your file and names the calls near it that are supported; `--agents hybrid` lets a model go on.
+A reference of your own is covered where each of its calls is [supported](#supported-calls). Where one is not, the job
+ends with `no_template`, quotes the line of your file and names the calls near it that are supported; `--agents hybrid`
+lets a model go on.
 
 | suite | problem | family | launches on `cuda` | not covered | judged on `cpu` | speedup over eager (interval) |
 |---|---|---|---|---|---|---|
@@ -48,8 +52,21 @@ def page() -> str:
         judged=len(judged),
         held=sum(row["verdict"] in _COUNTING for row in judged.values()),
     )
-    return head + "".join(_row(row, judged.get(row["problem"])) for row in rows)
+    return head + "".join(_row(row, judged.get(row["problem"])) for row in rows) + _calls()
 
+
+def _calls() -> str:
+    """Return the section that names what the compiler lowers."""
+    names = sorted({base_name(op) for op in supported() if op.startswith("aten.")})
+    lines = fill(", ".join(f"`{name}`" for name in names), 120, break_on_hyphens=False)
+    return f"\n{_CALLS}\n{lines}\n"
+
+
+_CALLS = """## Supported calls
+
+Names are those of ATen, which a reference's calls become when it is traced: `F.linear` is `addmm`, say. Calls in place
+(`add_`) are followed through views. Not every variant of each call is supported; the refusal says which is not.
+"""
 
 _COUNTING = frozenset(verdict.value for verdict in Verdict if verdict.counts)
 

@@ -50,3 +50,6 @@ def test_the_page_says_what_was_judged_and_what_was_only_compiled(monkeypatch: p
     assert "| level1 | softmax | rows | 1 |  | audited | 2.00 (1.50 to 2.50) |" in text
     assert "| level1 | gelu | rows | 1 |  | rejected: crash: a \\| b |  |" in text
     assert "| level1 | argmax | rows | 1 |  | no |  |" in text
+    calls = text.split("## Supported calls")[1]
+    assert "`index_put`" in calls
+    assert "`erfinv`" not in calls

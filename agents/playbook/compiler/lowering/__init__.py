@@ -16,14 +16,14 @@ from agents.playbook.compiler.lowering.gathers import GATHERS
 from agents.playbook.compiler.lowering.indexed import INDEXED
 from agents.playbook.compiler.lowering.losses import LOSSES
 from agents.playbook.compiler.lowering.norms import NORMS
-from agents.playbook.compiler.lowering.pointwise import FORMULAS, converted, lower
+from agents.playbook.compiler.lowering.pointwise import BITS_AND_TRUTHS, FORMULAS, SHIFTS, converted, lower
 from agents.playbook.compiler.lowering.products import PRODUCTS
 from agents.playbook.compiler.lowering.reductions import REDUCTIONS
 from agents.playbook.compiler.lowering.resizing import RESIZING
 from agents.playbook.compiler.lowering.sampling import SAMPLING
 from agents.playbook.compiler.lowering.scatters import SCATTERS
 from agents.playbook.compiler.lowering.selections import SELECTIONS
-from agents.playbook.compiler.lowering.views import View, is_view, views
+from agents.playbook.compiler.lowering.views import VIEWS, View, is_view, views
 from agents.playbook.compiler.lowering.windows import WINDOWS
 from agents.playbook.compiler.tensors import Given, Map, Tensor
 from agents.playbook.recognition.values import is_in_place, out_of_place, reference, references
@@ -210,7 +210,7 @@ def lowered(facts: ProblemFacts) -> list[Tensor]:
 
 def supported() -> frozenset[str]:
     """Return every call that there is a lowering for."""
-    return frozenset({*MAKERS, *FORMULAS})
+    return frozenset({*MAKERS, *FORMULAS, *VIEWS, *(f"aten.{name}.default" for name in (*BITS_AND_TRUTHS, *SHIFTS))})
 
 
 __all__ = ["UNFORESEEN", "Unsupported", "lowered", "supported", "why_not"]

@@ -214,10 +214,11 @@ _MORE: dict[str, Builder] = {
 FORMULAS: dict[str, Builder] = {**POINTWISE, **_MORE}
 """Every pointwise call that is written as an expression."""
 _BITS = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}
-_SHIFTS = {"__lshift__": "fn_shl", "__rshift__": "fn_shr"}
-_SHIFTS |= {"bitwise_left_shift": "fn_shl", "bitwise_right_shift": "fn_shr"}
 _CASTS = ("aten._to_copy.default", "aten.to.dtype", "aten.type_as.default")
 _TRUTH = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
+BITS_AND_TRUTHS = (*_BITS, *_TRUTH, "bitwise_not", "logical_not")
+SHIFTS = {"__lshift__": "fn_shl", "__rshift__": "fn_shr"}
+SHIFTS |= {"bitwise_left_shift": "fn_shl", "bitwise_right_shift": "fn_shr"}
 
 
 def _celu(ops: list[Expr]) -> Expr:
@@ -232,11 +233,11 @@ def lower(call: Call, op: str) -> Tensor | None:
         return (
             as_eight_bits(call.tensor(0), call.dtype) if call.dtype in EIGHTS else converted(call.tensor(0), call.dtype)
         )
-    if name in _SHIFTS and call.dtype in INTEGERS:
-        kind, shift = call.dtype, _SHIFTS[name]
+    if name in SHIFTS and call.dtype in INTEGERS:
+        kind, shift = call.dtype, SHIFTS[name]
         operands = [_operand(call, item) for item in call.node.args]
         return combined(call.shape, kind, lambda a, b: f(shift, cast(a, kind), cast(b, kind)), *operands)
-    if name in (*_BITS, *_TRUTH, "bitwise_not", "logical_not") and len(call.node.args) <= 2:
+    if name in BITS_AND_TRUTHS and len(call.node.args) <= 2:
         return _bits(call, name)
     build = FORMULAS.get(op)
     return None if build is None else _formula(call, build)

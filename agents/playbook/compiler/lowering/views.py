@@ -179,12 +179,12 @@ def _as_strided(call: Call, shape: Shape) -> list[View]:
 
 def is_view(op: str) -> bool:
     """Return whether a call makes views of its first argument."""
-    return op in _VIEWS
+    return op in VIEWS
 
 
 def views(call: Call, op: str) -> list[View] | None:
     """Return one view for each result of a call; None for a call that makes no views."""
-    maker = _VIEWS.get(op)
+    maker = VIEWS.get(op)
     return None if maker is None else maker(call, call.tensor(0).shape)
 
 
@@ -252,7 +252,7 @@ def _diagonal(call: Call, shape: Shape) -> list[View]:
     return [diagonal(shape, call.whole(1, "offset", 0), first, second, call.shape[-1])]
 
 
-_VIEWS: dict[str, Callable[[Call, Shape], list[View]]] = {
+VIEWS: dict[str, Callable[[Call, Shape], list[View]]] = {
     **{f"aten.{name}.default": _same for name in ("alias", "detach", "lift_fresh", "positive", "contiguous")},
     **{
         f"aten.{name}": _reshape

@@ -86,11 +86,12 @@ def test_launches_compile_for_cuda(name: str) -> None:
 
 EMULATED = ["transpose_add", "cat", "residual_norm", "two_axes", "long_sum", "long_argmax", "topk", "batch_norm"]
 EMULATED += ["cumsum_rows", "cumsum_columns", "cumprod", "conv2d_grouped", "conv_transpose2d", "causal", "avg_pool"]
+EMULATED += ["logcumsumexp", "logcumsumexp_columns", "scatter_mean", "index_put_added", "masked_scatter", "four_bits"]
 
 
 @pytest.mark.parametrize("name", EMULATED)
 def test_cuda_launches_compute_the_reference_when_emulated(name: str, builds: Path) -> None:
-    case = graphs()[name]
+    case = GRAPHS[name]
     facts, own = trace(case.function, case.inputs, case.parameters)
     source, plan = rendered(facts, Target.CUDA)
     kernel = Kernel(target=Target.CUDA, source=source, plan=plan)
