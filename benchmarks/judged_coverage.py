@@ -60,11 +60,12 @@ def _judged(evaluator: Evaluator, name: str, count: int) -> dict[str, Any]:
     if prepared.preparation is None:
         assert prepared.failure is not None
         return {"kernel": "", "verdict": "not prepared", "failure": prepared.failure.message[:200]}
-    best: dict[str, Any] = {"kernel": "", "verdict": "no kernel"}
-    for kernel in kernels_for(problem, prepared.preparation, Target.CPU, count):
-        row = {"kernel": kernel.name, **_row(evaluator.evaluate(problem, prepared.preparation, kernel.kernel))}
-        best = max(best, row, key=lambda item: (item["verdict"] in _HELD, item.get("speedup", [0.0])[0]))
-    return best
+    rows: list[dict[str, Any]] = [
+        {"kernel": kernel.name, **_row(evaluator.evaluate(problem, prepared.preparation, kernel.kernel))}
+        for kernel in kernels_for(problem, prepared.preparation, Target.CPU, count)
+    ]
+    best = max(rows, key=lambda row: (row["verdict"] in _HELD, row.get("speedup", [0.0])[0]), default=None)
+    return best or {"kernel": "", "verdict": "no kernel"}
 
 
 def _row(evaluation: Evaluation) -> dict[str, Any]:

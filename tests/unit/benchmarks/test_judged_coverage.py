@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks import coverage_page, judged_coverage, records
 from cupilot.domain import problems
+from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Verdict
+from gpu_worker.evaluator import Evaluator
 
 ROWS = [
     {"suite": "level1", "problem": "softmax", "kernel": "plain", "verdict": "audited", "speedup": [1.5, 2.0, 2.5]},
@@ -36,6 +38,24 @@ def test_a_problem_is_judged_and_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     assert row["speedup"][0] > 0
     assert judged_coverage.main(options) == 0
     assert json.loads(record.read_text()) == first, "nothing was judged again"
+
+
+def test_a_kernel_that_failed_is_told_from_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = Evaluation(
+        kernel_hash="0" * 64,
+        problem_hash="0" * 64,
+        verdict=Verdict.COMPILED,
+        failure=Failure(kind=FailureKind.INFRASTRUCTURE, message="too busy"),
+        seconds=0.1,
+    )
+    monkeypatch.setattr(problems, "names", lambda _suite=None: ["relu"])
+    monkeypatch.setattr(Evaluator, "evaluate", lambda *_, **__: failed)
+    record = tmp_path / "record.json"
+    options = ["--suites", "level1", "--out", str(record), "--work-dir", str(tmp_path / "work")]
+    assert judged_coverage.main(options) == 1
+    (row,) = json.loads(record.read_text())["problems"]
+    assert (row["verdict"], row["failure"]) == ("compiled", "infrastructure: too busy")
+    assert row["kernel"]
 
 
 def test_the_page_says_what_was_judged_and_what_was_only_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
