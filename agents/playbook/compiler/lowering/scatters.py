@@ -39,14 +39,14 @@ _BITS = {"int64": 64, "int32": 32, "int16": 16, "int8": 8}
 
 @dataclass(frozen=True)
 class Writes:
-    """What is written to the elements of a tensor."""
+    """Values that a call writes to the elements of a tensor."""
 
     extents: Shape
     """Over which the inner indices run: of all that may be written to one element."""
     hit: Callable[[Index, Index], Term]
     """Condition that what is at an inner index is written to the element at an index."""
     value: Callable[[Index, Index], Term]
-    """What is written then."""
+    """Value that is written then."""
 
 
 def combined_with(call: Call, base: Tensor, writes: Writes, name: str, *, own: bool) -> Tensor:
