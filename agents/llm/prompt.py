@@ -127,14 +127,17 @@ def operator(briefing: Briefing) -> str:
 
 
 def about(briefing: Briefing) -> dict[str, str]:
-    """Return what every question about a job says first, by placeholder: what changes least comes first."""
-    return {"hardware": hardware(briefing), "operator": operator(briefing)}
+    """Return what a question about a job says first, by placeholder: what changes least comes first.
+
+    The policy stands there too: who plans for units that it forbids plans kernels that nobody may write.
+    """
+    return {"hardware": hardware(briefing), "operator": f"{operator(briefing)}\n- Numerics policy {_policy(briefing)}"}
 
 
 def writing(briefing: Briefing) -> dict[str, str]:
     """Return the same of a question whose answer is code: with the rules for kernels, and ``problem.h``."""
     rules = {"contract": contract(briefing), "header": header(briefing), "language": LANGUAGE[briefing.target]}
-    return about(briefing) | rules
+    return {"hardware": hardware(briefing), "operator": operator(briefing)} | rules
 
 
 LANGUAGE = {Target.CUDA: "cuda", Target.CPU: "cpp"}
@@ -259,12 +262,17 @@ def contract(briefing: Briefing) -> str:
         arch=built_for(device.arch) if briefing.target is Target.CUDA else device.arch,
         compiler=briefing.compiler or _COMPILERS[briefing.target],
         shared_bytes=str(device.shared_bytes_per_block),
-        policy=read(f"policy_{target}_{briefing.facts.policy.value}").strip(),
+        policy=_policy(briefing),
     )
     parts = [rules.strip(), f"Example\n{read(f'example_{target}').strip()}"]
     if generation(device.arch) >= 90 and device.arch.startswith("sm_9"):
         parts.append(f"Bulk copies\n{read('idioms_sm_90').strip()}")
     return "\n\n".join([*parts, *_bans(briefing)])
+
+
+def _policy(briefing: Briefing) -> str:
+    """Return the numerics policy: its name, and what it allows on the target."""
+    return read(f"policy_{briefing.target.value}_{briefing.facts.policy.value}").strip()
 
 
 _COMPILERS = {Target.CUDA: "NVRTC", Target.CPU: "g++"}
