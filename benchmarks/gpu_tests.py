@@ -2,10 +2,10 @@
 
 What ``make test-gpu`` runs, spread over ``--cards`` of one machine, a pytest process a card; what needs two cards for
 itself follows alone. Outcomes are added to ``--log`` one by one, so that nothing of a run is lost that a lent machine
-ends: the same command goes on with the tests that have not passed. The record holds what each file came to, every
-failure and what tests print; ``--printed FILE`` holds the same lines for :mod:`benchmarks.exploit_results`
-``--from-pytest``. Ends with status 1 where a test failed. Needs pytest, pytest-timeout and pytest-xdist beside what the
-GPU worker needs.
+ends: the same command goes on with the tests that have not passed, and ``--machine NAME`` writes the record of what
+there is. The record holds what each file came to, every failure, also of tests that passed later, and what tests
+print; ``--printed FILE`` holds the same lines for :mod:`benchmarks.exploit_results` ``--from-pytest``. Ends with status
+1 where a test failed. Needs pytest, pytest-timeout and pytest-xdist beside what the GPU worker needs.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ _LONGEST_PRINT = 120
 def main(argv: list[str] | None = None) -> int:
     """Run the tests that have not passed and write the record; 0 when all passed or were skipped."""
     options = _options(argv)
-    record: dict[str, Any] = {**records.stamp(), "machine": _machine()}
+    record: dict[str, Any] = {**records.stamp(), "machine": options.machine or _machine()}
     passed = [test for test, row in _outcomes(options.log).items() if row["outcome"] == "passed"]
     tests = [f"--deselect={test}" for test in passed] + options.tests
-    if options.cards > 1:
+    if options.machine:
+        record["note"] = "Written from the log of a run that its machine's lease ended."
+    elif options.cards > 1:
         spread = ["-n", str(options.cards), "--dist", "worksteal", f"--deselect={NEEDS_TWO_CARDS}"]
         _run(options.log, record["commit"], [*spread, *tests])
         _run(options.log, record["commit"], [NEEDS_TWO_CARDS])
@@ -56,11 +58,12 @@ def _run(log: Path, commit: str, arguments: Sequence[str]) -> None:
 
 
 def _outcomes(log: Path) -> dict[str, dict[str, Any]]:
-    """Return the last outcome of each test in a log; none where there is no log."""
-    if not log.exists():
-        return {}
-    rows = map(json.loads, log.read_text(encoding="utf-8").splitlines())
-    return {row["test"]: row for row in rows}
+    """Return the last outcome of each test in a log, and whether it ``failed_before``; none where there is no log."""
+    outcomes: dict[str, dict[str, Any]] = {}
+    for row in map(json.loads, log.read_text(encoding="utf-8").splitlines() if log.exists() else ()):
+        earlier = outcomes.get(row["test"], {"outcome": None, "failed_before": False})
+        outcomes[row["test"]] = row | {"failed_before": earlier["failed_before"] or earlier["outcome"] == "failed"}
+    return outcomes
 
 
 def _summary(outcomes: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -69,6 +72,9 @@ def _summary(outcomes: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {
         **{outcome: counts[outcome] for outcome in ("passed", "skipped")},
         "failed": {test: row["why"] for test, row in outcomes.items() if row["outcome"] == "failed"},
+        "failed_before_they_passed": [
+            test for test, row in outcomes.items() if row["failed_before"] and row["outcome"] == "passed"
+        ],
         "skipped_for": sorted({row["why"] for row in outcomes.values() if row["outcome"] == "skipped"}),
         "tests_of_commit": Counter(row["commit"] for row in outcomes.values()),
         "files": [_file(name, outcomes) for name in files],
@@ -98,6 +104,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="the record, as JSON")
     parser.add_argument("--log", type=Path, required=True, help="outcomes, one a line; added to")
     parser.add_argument("--printed", type=Path, help="what the tests print goes here too")
+    parser.add_argument("--machine", help="run nothing: write the record of the log of a run that was ended there")
     parser.add_argument("--cards", type=int, default=1, help="cards to spread the tests over, from the first on")
     parser.add_argument("tests", nargs="*", default=["tests/gpu"], help="files, or tests")
     return parser.parse_args(argv)
