@@ -134,6 +134,12 @@ def test_what_failed_elsewhere_is_a_warning(briefing: Briefing) -> None:
     assert after.startswith("\nThose that failed are warnings")
 
 
+def test_who_plans_is_told_the_numerics_policy(briefing: Briefing) -> None:
+    with ScriptedModel([strategies(use(CPU_TECHNIQUE.id))]) as model:
+        LlmManager(gateway(model)).initial_strategies(briefing, [], count=1, seed=1)
+    assert f"- Numerics policy {briefing.facts.policy.value}: " in model.requests[0]["messages"][1]["content"]
+
+
 def test_a_reference_cannot_close_its_fence_or_give_orders(briefing: Briefing) -> None:
     with ScriptedModel([strategies(use(CPU_TECHNIQUE.id))]) as model:
         LlmManager(gateway(model)).initial_strategies(briefing, [], count=1, seed=1)

@@ -171,6 +171,8 @@ def test_sectors_a_request_tell_scattered_loads_where_no_share_was_counted() -> 
     assert "scattered" in found.cause
     assert found.evidence == "load_sectors_per_request = 32"
     assert told({"load_sectors_per_request": 16.0}, Zone.MEMORY) == [], "16 bytes by each thread"
+    whole = {"load_efficiency_pct": 94.0, "load_sectors_per_request": 17.6}
+    assert told(whole, Zone.MEMORY) == [], "nearly all of what is fetched is used"
 
 
 def test_narrow_loads_are_found_by_the_queue_they_fill() -> None:
