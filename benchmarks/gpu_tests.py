@@ -1,8 +1,8 @@
 """Run the tests that need a GPU as one run and record it: ``python -m benchmarks.gpu_tests --out RECORD.json``.
 
 What ``make test-gpu`` runs, spread over ``--cards`` of one machine, a pytest process a card; what needs two cards for
-itself follows alone. Outcomes are added to ``--log`` one by one, so that nothing of a run is lost that a lent machine
-ends: the same command goes on with the tests that have not passed, and ``--machine NAME`` writes the record of what
+itself follows alone. Outcomes are added to ``--log`` one by one, so that nothing of a run is lost that is
+ended: the same command goes on with the tests that have not passed, and ``--machine NAME`` writes the record of what
 there is. The record holds what each file came to, every failure, also of tests that passed later, and what tests
 print; ``--printed FILE`` holds the same lines for :mod:`benchmarks.exploit_results` ``--from-pytest``. Ends with status
 1 where a test failed. Needs pytest, pytest-timeout and pytest-xdist beside what the GPU worker needs.
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     passed = [test for test, row in _outcomes(options.log).items() if row["outcome"] == "passed"]
     tests = [f"--deselect={test}" for test in passed] + options.tests
     if options.machine:
-        record["note"] = "Written from the log of a run that its machine's lease ended."
+        record["note"] = "Written from the log of a run that was ended before its last test."
     elif options.cards > 1:
         spread = ["-n", str(options.cards), "--dist", "worksteal", f"--deselect={NEEDS_TWO_CARDS}"]
         _run(options.log, record["commit"], [*spread, *tests])

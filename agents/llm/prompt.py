@@ -129,7 +129,7 @@ def operator(briefing: Briefing) -> str:
 def about(briefing: Briefing) -> dict[str, str]:
     """Return what a question about a job says first, by placeholder: what changes least comes first.
 
-    The policy stands there too: who plans for units that it forbids plans kernels that nobody may write.
+    The policy stands there too, so that no strategy is planned for units that it forbids.
     """
     return {"hardware": hardware(briefing), "operator": f"{operator(briefing)}\n- Numerics policy {_policy(briefing)}"}
 

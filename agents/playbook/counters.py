@@ -33,8 +33,8 @@ REDUNDANT, VERY_REDUNDANT = 1.2, 1.4
 SCATTERED = 60.0
 """Percent of the bytes of loaded sectors that are used, below which loads are scattered."""
 SCATTERED_SECTORS = 17.0
-"""Sectors of 32 bytes from which loads are scattered where nothing tells how much of them is used: the widest load of a
-warp, 16 bytes by each thread, touches 16, and one more where it does not begin at a sector."""
+"""Sectors of 32 bytes a request, above which loads are scattered where the share of used bytes is not known: the widest
+load of a warp, 16 bytes by each thread, touches 16, and one more where it does not begin at a sector."""
 NARROW_SECTORS = 4.5
 """Four sectors are 4 bytes by each thread of a warp; a little more, where rows do not begin at a sector."""
 CONFLICTING = 0.1
@@ -147,8 +147,7 @@ def _sectors(metrics: Mapping[str, float]) -> Iterator[Finding]:
     used, sectors = metrics.get("load_efficiency_pct"), metrics.get("load_sectors_per_request")
     known = (("load_efficiency_pct", used), ("load_sectors_per_request", sectors))
     evidence = ", ".join(f"{name} = {value:.0f}" for name, value in known if value is not None)
-    scattered = used < SCATTERED if used else sectors is not None and sectors > SCATTERED_SECTORS
-    if scattered:
+    if used < SCATTERED if used else sectors is not None and sectors > SCATTERED_SECTORS:
         cause = "loads are scattered: most of each fetched sector is thrown away"
         techniques = ("vector_loads", "column_slices", "shared_tiling", "shared_rows")
         yield Finding("major", cause, evidence, techniques)

@@ -92,7 +92,7 @@ def show_progress(progress: Progress) -> None:
 
 
 def job_id(client: Client, reference: str) -> uuid.UUID:
-    """Return the id that the user means: a UUID, the first six characters of one or more, or ``last``."""
+    """Return the id that the user means: a UUID, its first six characters or more, or ``last``."""
     if reference == "last":
         newest = client.list(limit=1).items
         if not newest:

@@ -38,7 +38,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     log = os.environ.get("CUPILOT_TEST_LOG")
     if log is None or "PYTEST_XDIST_WORKER" in os.environ or (report.passed and report.when != "call"):
         return
-    why = "" if report.passed else _last_line(report)
+    why = "" if report.passed else _reason(report)
     printed = "\n".join(line for line in report.capstdout.splitlines() if line.strip())
     outcome = {"test": report.nodeid, "outcome": report.outcome, "why": why, "seconds": round(report.duration, 1)}
     row = {**outcome, "printed": printed, "commit": os.environ.get("CUPILOT_TEST_COMMIT", "")}
@@ -46,7 +46,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         lines.write(json.dumps(row) + "\n")
 
 
-def _last_line(report: pytest.TestReport) -> str:
+def _reason(report: pytest.TestReport) -> str:
     """Return why a test failed or was skipped, in one line."""
     if isinstance(report.longrepr, tuple):
         return str(report.longrepr[2])
