@@ -71,7 +71,7 @@ def end_overtime(database: Database) -> None:
 
 
 def end_over_quota(database: Database) -> None:
-    """End begun jobs of teams whose GPU seconds of the period are used up; their best kernel is kept."""
+    """End begun jobs of teams whose device seconds of the period are used up; their best kernel is kept."""
     with database.transaction() as session:
         over = jobs_without_gpu(session)
     for job_id in over:

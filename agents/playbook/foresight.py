@@ -21,14 +21,20 @@ SHOWN = 3
 
 REFUSED: dict[str, tuple[str, ...]] = {
     "torch": (
-        "bernoulli", "bincount", "cholesky", "cholesky_inverse", "cholesky_solve", "complex", "digamma", "erfinv",
-        "frexp", "gcd", "histc", "i0", "igamma", "igammac", "lcm", "lu_unpack", "masked_select",
+        "bernoulli", "bincount", "cholesky", "cholesky_inverse", "cholesky_solve", "complex", "det", "digamma",
+        "erfinv", "frexp", "gcd", "geqrf", "histc", "i0", "igamma", "igammac", "inverse", "lcm", "logdet", "lu_unpack",
+        "masked_select",
         "mode", "multinomial", "mvlgamma", "nanmedian", "nextafter", "nonzero", "normal", "ormqr", "poisson",
-        "polar", "polygamma", "renorm", "segment_reduce", "triangular_solve", "unique_consecutive",
-        "view_as_complex", "view_as_real",
+        "pinverse", "polar", "polygamma", "qr", "renorm", "segment_reduce", "slogdet", "stft", "svd",
+        "triangular_solve", "unique_consecutive", "view_as_complex", "view_as_real",
     ),
     "torch.linalg": (
-        "eig", "householder_product", "matrix_exp", "qr", "solve_triangular",
+        "cholesky", "det", "eig", "eigh", "eigvals", "eigvalsh", "householder_product", "inv", "lstsq", "lu",
+        "lu_factor", "matrix_exp", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals",
+    ),
+    "torch.fft": (
+        "fft", "fft2", "fftn", "hfft", "ifft", "ifft2", "ifftn", "ihfft", "irfft", "irfft2", "irfftn", "rfft", "rfft2",
+        "rfftn",
     ),
     "torch.special": (
         "airy_ai", "bessel_j0", "bessel_j1", "erfcx", "i0e", "i1", "i1e", "log_ndtr", "ndtri", "zeta",
@@ -39,7 +45,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Functions of PyTorch whose call the compiler certainly refuses, by module; a test holds them to what it supports."""
 
-_PREFIXES = {"torch.linalg": "linalg_", "torch.special": "special_"}
+_PREFIXES = {"torch.linalg": "linalg_", "torch.special": "special_", "torch.fft": "fft_"}
 _ENTRY = ("get_inputs", "get_init_inputs")
 
 
@@ -51,8 +57,8 @@ def foreseen(source: str, policy: NumericsPolicy, target: Target, facts: Problem
     if refusals:
         return [f"Once it is reached, this ends the job as no_template: {words}" for words in refusals]
     return [
-        "Nothing in the file's text says that the playbook has no kernel for it; whether it has one is known once the"
-        " problem has been traced on a worker."
+        "The file's text names no operator that the playbook lacks; whether it has a kernel is known once the problem"
+        " has been traced on a worker."
     ]
 
 

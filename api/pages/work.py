@@ -24,6 +24,7 @@ from cupilot.domain.people import Role
 from cupilot.domain.problem import Target
 from cupilot.domain.states import JobState
 from cupilot.exports import Winner, refusals
+from cupilot.reports.job import steps_after_failure
 from cupilot.schemas import CandidateComparison, CandidateSummary, JobView, Report
 from cupilot.schemas.jobs import JobFilter
 from cupilot.storage.db.feed import nothing_follows
@@ -142,7 +143,7 @@ def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
         directives=list_directives(session, team, job).items,
         exports=_exports(found),
         trajectory=found.trajectory if found else [],
-        advice=found.next_steps if found else [],
+        advice=found.next_steps if found else steps_after_failure(view) if view.final else [],
         log=job_log(session, team, job, lines=LOG_LINES).splitlines(),
     )
 

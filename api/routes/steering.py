@@ -150,7 +150,7 @@ def lift(session: Transaction, caller: Member, job: UUID, directive: UUID) -> Di
 
 @router.get("/quota", summary="Show your team's quota and its use", responses=errors(401))
 def get_quota(session: Transaction, team: TeamId) -> QuotaView:
-    """Get limits and use: jobs, GPU seconds and money of this period, and the shares of the queues."""
+    """Get limits and use: jobs, device seconds and money of this period, and the shares of the queues."""
     return views.quota_view(session, team)
 
 

@@ -14,6 +14,7 @@ from cupilot.cli.problems import resolve
 from cupilot.cli.requests import on_chosen_target
 from cupilot.cli.session import connect
 from cupilot.cli.text import clean
+from cupilot.cli.waiting import warn_of_waiting
 from cupilot.client import Client
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.imported import MAX_SOURCE_BYTES, check_import
@@ -68,6 +69,7 @@ def judge(
     ).model_copy(update={"labels": parse_labels(label), "function": function})
     with connect(server, data) as client:
         made = client.judge(on_chosen_target(request, target, client), idempotency_key=idempotency_key)
+        warn_of_waiting(client, made)
         if not wait:
             typer.echo(made.model_dump_json(indent=2) if as_json else str(made.id))
             return

@@ -17,6 +17,8 @@ def resolve(reference: str, *, name: str | None, policy: NumericsPolicy, size: S
     path = Path(reference)
     if reference == "-":
         return _from_text(sys.stdin.buffer.read(MAX_SOURCE_BYTES + 1), name or "stdin", "standard input", policy, size)
+    if path.is_dir() and reference not in builtin.names():
+        raise InvalidInput(f"{reference} is a folder", hint="name a problem file in it", where="PROBLEM")
     if path.exists() and not path.is_dir():
         size_on_disk = path.stat().st_size
         if size_on_disk > MAX_SOURCE_BYTES:

@@ -9,8 +9,10 @@ import typer
 from cupilot.cli.options import All, Cursor, Data, IdempotencyKey, JobId, Json, Limit, Server
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, interval
+from cupilot.cli.waiting import warn_of_waiting
 from cupilot.client import Client
-from cupilot.domain.errors import InvalidInput
+from cupilot.domain import problems
+from cupilot.domain.errors import InvalidInput, NotFound
 from cupilot.schemas import (
     CandidateComparison,
     ChampionList,
@@ -19,6 +21,8 @@ from cupilot.schemas import (
     LeaderboardList,
     LeaderboardSummary,
 )
+
+HASH_CHARACTERS = 64
 
 
 def leaderboard(
@@ -140,6 +144,7 @@ def remeasure(
                 typer.echo(f"{at}  {verdict:10}  {speed}  {place}  {measured.job}")
             return
         made = client.remeasure(chosen, which, idempotency_key=idempotency_key)
+        warn_of_waiting(client, made)
         typer.echo(made.model_dump_json(indent=2) if as_json else str(made.id))
 
 
@@ -149,14 +154,28 @@ def _origin(board: Leaderboard | LeaderboardSummary) -> str:
 
 
 def _full(client: Client, start: str, *, all_teams: bool) -> str:
-    """Return the hash of the one problem of this name, or the one that starts so; else what was given."""
-    boards = list(client.all_leaderboards(all_teams=all_teams)) if len(start) < 64 else []
+    """Return the hash of the problem with a board that has this name, or whose hash begins so."""
+    if len(start) == HASH_CHARACTERS:
+        return start
+    boards = list(client.all_leaderboards(all_teams=all_teams))
     named = {board.problem: board for board in boards if board.name == start}
-    if len(named) > 1:
-        choices = ", ".join(f"{problem[:12]} ({board.policy.value})" for problem, board in named.items())
-        raise InvalidInput(f"{len(named)} problems are called {start}", hint=f"name one: {choices}", where="PROBLEM")
-    matches = set(named) or {board.problem for board in boards if board.problem.startswith(start)}
-    return matches.pop() if len(matches) == 1 else start
+    found = named or {board.problem: board for board in boards if board.problem.startswith(start)}
+    if not found:
+        raise NotFound(f"no kernel for {start} is proven here yet", hint=_without_board(start), where="PROBLEM")
+    if len(found) > 1:
+        choices = ", ".join(f"{problem[:12]} ({board.policy.value})" for problem, board in found.items())
+        raise InvalidInput(
+            f"{len(found)} problems have the name {start}, or a hash that begins so",
+            hint=f"name one: {choices}",
+            where="PROBLEM",
+        )
+    return next(iter(found))
+
+
+def _without_board(name: str) -> str:
+    if name in problems.names():
+        return f"cupilot best {name} shows the kernel that ships, if any; cupilot evolve {name} makes a board"
+    return f"cupilot leaderboard lists all boards; {problems.suggestion(name)}"
 
 
 def _show_champions(champions: ChampionList) -> None:

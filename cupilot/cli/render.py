@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from cupilot.reports.job import (
     generation_line,
     measured_on,
     spending_lines,
+    steps_after_failure,
     technique_lines,
 )
 
@@ -32,8 +34,8 @@ REASONS_SHOWN = 5
 BAR_CHARACTERS = 40
 
 
-def show_job(job: JobView) -> None:
-    """Print a job in some lines."""
+def show_job(job: JobView, waits_for: Sequence[str] = ()) -> None:
+    """Print a job in some lines, with what it waits for beside its place in the queue."""
     lines = [
         ("job", str(job.id)),
         ("problem", f"{job.problem.name} on {job.target.value}, policy {job.problem.policy.value}"),
@@ -44,7 +46,7 @@ def show_job(job: JobView) -> None:
     if job.message:
         lines.append(("message", job.message))
     if job.queue_position is not None:
-        lines.append(("queue", queue_words(job.queue_position)))
+        lines += [("queue", queue_words(job.queue_position)), *_numbered("waits", waits_for)]
     if job.preparation:
         preparation = job.preparation
         lines.append(
@@ -69,6 +71,8 @@ def show_job(job: JobView) -> None:
     lines += _numbered("models", spending_lines(job))
     if job.pruned_at:
         lines.append(("pruned", f"{job.pruned_at.astimezone():%Y-%m-%d %H:%M}: logs, prompts, unproven sources"))
+    if job.final and not job.best:
+        lines += _numbered("next", steps_after_failure(job))
     _print_pairs(lines)
 
 
@@ -297,7 +301,7 @@ def _ancestry(candidate: CandidateView) -> list[str]:
     return lines
 
 
-def _numbered(heading: str, items: list[str]) -> list[tuple[str, str]]:
+def _numbered(heading: str, items: Sequence[str]) -> list[tuple[str, str]]:
     return [(heading if number == 0 else "", item) for number, item in enumerate(items)]
 
 

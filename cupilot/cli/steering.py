@@ -12,6 +12,7 @@ from cupilot.cli.labels import parse_labels
 from cupilot.cli.options import CandidateId, Data, IdempotencyKey, JobId, Json, Server
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, seconds
+from cupilot.cli.waiting import warn_of_waiting
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.job import Budgets, Priority
 from cupilot.domain.kernel import Kernel
@@ -73,6 +74,7 @@ def retry(
         old = job_id(client, job)
         request = RetryRequest(budgets=_budgets(client, old, candidates, minutes, cost))
         new = client.retry(old, request, idempotency_key=idempotency_key)
+        warn_of_waiting(client, new)
         typer.echo(new.model_dump_json(indent=2) if as_json else str(new.id))
 
 
@@ -99,6 +101,7 @@ def fork(
         old = job_id(client, job)
         request = ForkRequest(budgets=_budgets(client, old, candidates, minutes, cost), seed=seed)
         new = client.fork(old, candidate, request, idempotency_key=idempotency_key)
+        warn_of_waiting(client, new)
         typer.echo(new.model_dump_json(indent=2) if as_json else str(new.id))
 
 
@@ -240,11 +243,15 @@ def quota(server: Server = None, data: Data = None, as_json: Json = False) -> No
         typer.echo(f"team {clean(view.team)}, weight {view.weight:g}")
         typer.echo(f"running jobs  {_use(view.running_jobs)}")
         typer.echo(f"queued jobs   {_use(view.queued_jobs)}")
-        typer.echo(f"GPU seconds   {_use(view.gpu_seconds)}  {since}")
+        typer.echo(f"device time   {_seconds(view.gpu_seconds)}  {since}")
         typer.echo(f"model USD     {_use(view.model_usd)}  {since}")
         for share in view.shares:
             part = share.seconds / share.of_all if share.of_all else 0.0
             typer.echo(f"{clean(share.queue):<13} {seconds(share.seconds)} lately, {part:.0%} of all teams'")
+
+
+def _seconds(use: QuotaUse) -> str:
+    return f"{seconds(use.used)} of {seconds(use.limit)}" if use.limit is not None else seconds(use.used)
 
 
 def _use(use: QuotaUse) -> str:

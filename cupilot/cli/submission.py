@@ -12,7 +12,7 @@ from cupilot.cli.options import Data, IdempotencyKey, Json, Server
 from cupilot.cli.outcome import exit_of
 from cupilot.cli.requests import JobOptions, on_chosen_target, takes_job_options
 from cupilot.cli.session import connect, connect_or_start
-from cupilot.cli.text import clean
+from cupilot.cli.waiting import warn_of_waiting
 
 if TYPE_CHECKING:
     from cupilot.client import Client
@@ -88,10 +88,8 @@ def submit(
         if dry_run:
             _show_plan(client, chosen, as_json=as_json)
             return
-        warnings = _waits_for(client, chosen) if options.target != "auto" else []  # auto takes a live one
         job = client.submit(chosen, idempotency_key=idempotency_key)
-        for warning in warnings:
-            typer.echo(warning, err=True)
+        warn_of_waiting(client, job)
         if not wait:
             typer.echo(job.model_dump_json(indent=2) if as_json else str(job.id))
             return
@@ -99,21 +97,6 @@ def submit(
 
         typer.echo(f"job {job.id}", err=True)
         raise typer.Exit(exit_of(show(client, job.id, as_json=as_json)))
-
-
-def _waits_for(client: Client, request: JobRequest) -> list[str]:
-    """Return warnings of what the job will wait for; none where the service does not say."""
-    from cupilot.client import ApiError
-
-    try:
-        cluster = client.cluster()
-    except ApiError:
-        return []  # the submission itself says what is wrong
-    lines = [f"warning: the service is drained ({clean(cluster.drained)}): the job waits"] if cluster.drained else []
-    if request.target not in cluster.targets:
-        lines.append(f"warning: no live worker has the target {request.target.value}: the job waits for one")
-        lines.append("  next: cupilot top shows workers; cupilot cancel last takes the job back")
-    return lines
 
 
 def _show_plan(client: Client, request: JobRequest, *, as_json: bool) -> None:

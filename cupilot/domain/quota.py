@@ -1,4 +1,4 @@
-"""Quotas of teams: jobs at a time, GPU seconds and model money per calendar period. Pure values.
+"""Quotas of teams: jobs at a time, device seconds and model money per calendar period. Pure values.
 
 What a *job* may use is its budgets (:class:`cupilot.domain.job.Budgets`).
 """

@@ -81,7 +81,7 @@ def switches(plan: LaunchPlan, strategy: Strategy) -> bool:
 def end_when_done(session: Session, job: Job, winner: Candidate) -> None:
     """End the job if no step of its attribution is open any more; the pool then knows the credits.
 
-    Where its GPU seconds are used up, what has not begun never will.
+    Where its device seconds are used up, what has not begun never will.
     """
     if no_evaluation(session, job) is Exhausted.GPU:
         stop_queued_work(session, job)

@@ -31,8 +31,8 @@ _MESSAGES = {
     Exhausted.WALL: "the job's wall time is used up",
     Exhausted.COST: "the job's model budget does not pay for another call",
     Exhausted.TEAM: "the team's model budget of this period does not pay for another call",
-    Exhausted.GPU: "the job's GPU seconds are used up",
-    Exhausted.TEAM_GPU: "the team's GPU seconds of this period are used up",
+    Exhausted.GPU: "the job's device seconds are used up",
+    Exhausted.TEAM_GPU: "the team's device seconds of this period are used up",
 }
 
 

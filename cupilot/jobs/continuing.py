@@ -11,6 +11,7 @@ import uuid
 from sqlalchemy.orm import Session
 
 from cupilot.domain.errors import Conflict
+from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.imported import ImportedFile
 from cupilot.domain.job import JobSpec
 from cupilot.domain.people import Caller
@@ -102,6 +103,11 @@ def retry_job(
         )
     if old.state is JobState.SUCCEEDED:
         raise Conflict("the job has succeeded", hint="fork one of its candidates to continue from it")
+    if old.reason == FailureKind.INVALID_PROBLEM:
+        raise Conflict(
+            "a retry would fail as the job did: its problem cannot be judged",
+            hint="mend the file as the job's message says, and submit it again",
+        )
     if old.reason == NO_TEMPLATE and spec.agents is old.agents:
         raise Conflict(
             f"a retry would fail as the job did: agents {old.agents.value} have no template for its operator",

@@ -24,9 +24,9 @@ _SILENT = (
 )
 _WRONG_KERNELS = (
     "Kernels were written, but none was correct: allow more repair rounds, choose a more capable model, or agents"
-    " hybrid, which begins with the playbook's kernels. What failed: cupilot result JOB"
+    " hybrid, which begins with the playbook's kernels"
 )
-_WRONG_TEMPLATES = "What failed: cupilot result JOB"
+_WRONG_TEMPLATES = "Let a model write kernels, where the service has one: agents hybrid"
 
 
 def no_valid_kernel(session: Session, job: Job) -> str:

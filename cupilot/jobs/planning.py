@@ -94,7 +94,7 @@ def _notes(session: Session, spec: JobSpec, bound: JobBound, guess: JobGuess | N
     if all(worker.device is None or worker.device.target is not spec.target for worker in live_workers(session)):
         notes.append(f"No live worker has the target {target}: the job would wait for one.")
     if bound.gpu_seconds == 0:
-        notes.append("The team's GPU seconds of this period are used up: the job would wait for the next one.")
+        notes.append("The team's device seconds of this period are used up: the job would wait for the next one.")
     if bound.cost_usd == 0 and spec.agents is not AgentKind.PLAYBOOK:
         notes.append("No money is left for model calls, which these agents need.")
     if guess is None:

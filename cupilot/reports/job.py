@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cupilot.domain.attribution import Credit, CreditOutcome
-from cupilot.domain.evaluation import Baseline, Comparison, Evaluation, Interval, Verdict
+from cupilot.domain.evaluation import Baseline, Comparison, Evaluation, FailureKind, Interval, Verdict
 from cupilot.domain.hardware import Environment
 from cupilot.domain.imported import KernelKind, file_name
 from cupilot.domain.job import AgentKind
@@ -31,6 +31,13 @@ SOURCE_FILES = {Target.CUDA: "kernel.cu", Target.CPU: "kernel.cpp"}
 AFTER_QUARANTINE = (
     "It was derived from a quarantined kernel, which was faster than the roofline bound: read it before you use it."
 )
+
+_AFTER_REASON = {
+    "no_template": "Let a model write the kernels, where the service has one: cupilot submit FILE --agents hybrid.",
+    FailureKind.INVALID_PROBLEM.value: "Mend the problem file as the message says, and submit it again.",
+    FailureKind.OUT_OF_MEMORY.value: "Make the problem's tensors smaller, or retry it on a device with more memory.",
+}
+"""The first thing to do where a job ended for this reason."""
 
 
 def factor(speedup: Interval, *, decided: bool = True) -> str:
@@ -92,6 +99,17 @@ def next_steps(job: JobView, evaluation: Evaluation) -> list[str]:
     if evaluation.verdict is Verdict.AUDITED and job.final:
         steps.append("Run the job again before relying on the number: it was not reproduced in fresh processes.")
     steps.append("Start the next job on a similar operator: it begins from what this one taught the strategy pool.")
+    return steps
+
+
+def steps_after_failure(job: JobView) -> list[str]:
+    """Return what a user can do about a job that ended without a proven kernel."""
+    steps = [_AFTER_REASON[job.reason]] if job.reason in _AFTER_REASON else []
+    if job.verdicts.get(Verdict.REJECTED.value):
+        steps.append(f"Read what the judge found: cupilot candidates {job.id}, then cupilot candidate {job.id} N.")
+    if job.state in (JobState.BUDGET_EXHAUSTED, JobState.CANCELLED):
+        steps.append(f"Go on with a larger budget: cupilot retry {job.id} --candidates N --minutes M.")
+    steps.append(f"Read the log: cupilot logs {job.id}.")
     return steps
 
 

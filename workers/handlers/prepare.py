@@ -38,8 +38,9 @@ def store(session: Session, job: Job, step: Step, result: PreparationResult) -> 
     """Begin the first generation, or end a job whose reference cannot be used."""
     if result.preparation is None:
         assert result.failure is not None
-        reason = FailureKind.INVALID_PROBLEM.value
-        end_job(session, job, JobState.FAILED, reason=reason, message=result.failure.message)
+        short = result.failure.kind is FailureKind.OUT_OF_MEMORY
+        reason = FailureKind.OUT_OF_MEMORY if short else FailureKind.INVALID_PROBLEM
+        end_job(session, job, JobState.FAILED, reason=reason.value, message=result.failure.message)
         return
     set_preparation(session, job, result.preparation)
     if job.state is JobState.PREPARING:  # a paused job is resumed as what it has come to

@@ -1,6 +1,6 @@
-"""GPU seconds: charged when a step leaves its worker, counted per job and per team and period.
+"""Device seconds: charged when a step leaves its worker, counted per job and per team and period.
 
-A GPU second is one second for which a GPU worker held a step of the job, whatever came of it: the card was nobody
+A device second is one second for which a GPU worker held a step of the job, whatever came of it: the card was nobody
 else's meanwhile. Money for models is counted from the calls.
 """
 

@@ -40,7 +40,7 @@ def used_dollars(session: Session, team: UUID, job_id: UUID) -> list[tuple[float
 
 
 def gpu_days(session: Session, team: UUID | None = None) -> list[tuple[float, float]]:
-    """Return (days from today, GPU seconds on that day), of a team or of all; empty where none was used."""
+    """Return (days from today, device seconds on that day), of a team or of all; empty where none was used."""
     today: date = session.execute(select(func.current_date())).scalar_one()
     query = select(GpuUsage.day, func.sum(GpuUsage.seconds)).where(GpuUsage.day > today - timedelta(days=DAYS))
     if team is not None:

@@ -63,7 +63,7 @@ def check_resume(session: Session, job: Job) -> None:
     """Raise :class:`QuotaExceeded` where a locked, paused job may not go on now."""
     if not takes_running_slot(session, job):
         raise QuotaExceeded(
-            "the team has reached its limit of running jobs, or has used up its GPU seconds of this period",
+            "the team has reached its limit of running jobs, or has used up its device seconds of this period",
             hint="GET /v1/quota says which; pause or cancel another job, or wait for the next period",
             where="quota",
         )
@@ -91,19 +91,19 @@ def may_begin() -> ColumnElement[bool]:
 
 
 def teams_without_gpu(session: Session) -> set[uuid.UUID]:
-    """Return teams that have used the GPU seconds of their period."""
+    """Return teams that have used the device seconds of their period."""
     return set(session.scalars(_without_gpu()))
 
 
 def jobs_without_gpu(session: Session) -> Sequence[uuid.UUID]:
-    """Return jobs that have begun, of teams that have used the GPU seconds of their period."""
+    """Return jobs that have begun, of teams that have used the device seconds of their period."""
     return session.scalars(select(Job.id).where(Job.state.in_(BEGUN), _OPEN, Job.team_id.in_(_without_gpu()))).all()
 
 
 def note_held_back(session: Session) -> None:
     """Write on each queued job whether it waits for its team's quota, and for which."""
     used_up = Job.team_id.in_(_without_gpu())
-    _note(session, "gpu_quota", "the team's GPU seconds of this period are used up", used_up)
+    _note(session, "gpu_quota", "the team's device seconds of this period are used up", used_up)
     message = "the team has reached its limit of running jobs"
     _note(session, "running_quota", message, ~used_up & ~may_begin())
 

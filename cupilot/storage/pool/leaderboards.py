@@ -268,7 +268,7 @@ def _board(
     if not devices:
         raise NotFound(
             f"there is no proven kernel that you may see for problem {problem[:80]!r} on that device",
-            hint="GET /v1/leaderboards lists all leaderboards",
+            hint="GET /v1/leaderboards, or cupilot leaderboard, lists all",
             where="problem",
         )
     if len(devices) > 1:

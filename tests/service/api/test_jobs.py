@@ -544,6 +544,17 @@ def test_a_plan_says_that_a_job_would_end_as_its_predecessor_without_a_template(
     assert "have no template" in _error(refused)["message"]
 
 
+def test_a_retry_of_a_problem_that_cannot_be_judged_is_refused(world: World, team: Team) -> None:
+    with world.database.transaction() as session:
+        lacking = Story(session, team.id).end(JobState.FAILED, reason="out_of_memory", message="no memory").id
+        wrong = Story(session, team.id).end(JobState.FAILED, reason="invalid_problem", message="forward raises").id
+    assert team.http.post(f"/v1/jobs/{lacking}/retry").status_code == 201
+    refused = team.http.post(f"/v1/jobs/{wrong}/retry")
+    assert (refused.status_code, _error(refused)["code"]) == (409, "conflict")
+    assert "cannot be judged" in _error(refused)["message"]
+    assert "mend the file" in _error(refused)["hint"]
+
+
 def test_a_candidate_that_is_not_made_yet_is_no_missing_thing(team: Team) -> None:
     job = team.submit()["id"]
     for path, body in (

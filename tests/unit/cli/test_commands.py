@@ -359,11 +359,42 @@ def test_down_where_nothing_runs_says_so(tmp_path: Path) -> None:
 
 def test_a_submission_for_a_target_without_a_worker_says_that_it_waits() -> None:
     cluster = {"scheduler_alive": True, "workers": [], "queues": [], "targets": ["cpu"], "drained": "upgrade"}
-    with serve(_answer(cluster), _answer(_job())) as script:
+    with serve(_answer(_job(target="cuda")), _answer(cluster)) as script:
         result = run("submit", "softmax", "--target", "cuda", "--server", script.url)
     assert (result.exit_code, result.stdout) == (0, f"{JOB}\n")
     assert "no live worker has the target cuda" in result.stderr
     assert "drained (upgrade)" in result.stderr
+
+
+@pytest.mark.parametrize("command", [("retry", JOB), ("fork", JOB, "0"), ("remeasure", JOB, "--candidate", "0")])
+def test_whatever_makes_a_job_says_that_no_worker_is_there(command: tuple[str, ...]) -> None:
+    cluster = {"scheduler_alive": True, "workers": [], "queues": [], "targets": ["cuda"]}
+    with serve(_answer(_job()), _answer(cluster)) as script:
+        result = run(*command, "--server", script.url)
+    assert (result.exit_code, result.stdout) == (0, f"{JOB}\n")
+    assert "no live worker has the target cpu" in result.stderr
+    assert f"cupilot cancel {JOB}" in result.stderr
+
+
+def test_a_job_in_the_queue_shows_what_it_waits_for_and_a_failed_one_what_to_do() -> None:
+    cluster = {"scheduler_alive": True, "workers": [], "queues": [], "targets": ["cuda"]}
+    with serve(_answer(_job(queue_position=0)), _answer(cluster)) as script:
+        waiting = run("status", JOB, "--server", script.url)
+    assert "no live worker has the target cpu: the job waits for one" in waiting.stdout
+    with serve(_answer(_job(state="failed", final=True, reason="invalid_problem"))) as script:
+        failed = run("status", JOB, "--server", script.url)
+    assert "Mend the problem file" in failed.stdout
+
+
+def test_a_problem_without_a_board_says_where_to_go(tmp_path: Path) -> None:
+    with serve(_answer({"items": []}), _answer({"items": []})) as script:
+        known = run("leaderboard", "level1/23_Softmax", "--server", script.url)
+        unknown = run("leaderboard", "softmaxx", "--server", script.url)
+    assert known.exit_code == unknown.exit_code == 4
+    assert "no kernel for level1/23_Softmax is proven here yet" in known.stderr
+    assert "did you mean softmax" in unknown.stderr
+    folder = run("submit", str(tmp_path), "--target", "cpu")
+    assert (folder.exit_code, "is a folder" in folder.stderr) == (2, True)
 
 
 def test_a_boards_name_will_do_and_an_empty_list_says_how_to_fill_it() -> None:

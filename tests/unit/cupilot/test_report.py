@@ -10,7 +10,14 @@ from cupilot.domain.evaluation import Baseline, Comparison, Evaluation, Interval
 from cupilot.domain.hardware import Device, Environment
 from cupilot.domain.problem import Target
 from cupilot.domain.roofline import Placement, Zone
-from cupilot.reports.job import comparison_words, difference_words, headline, measured_on, next_steps
+from cupilot.reports.job import (
+    comparison_words,
+    difference_words,
+    headline,
+    measured_on,
+    next_steps,
+    steps_after_failure,
+)
 from cupilot.schemas import JobView, PreparationSummary
 from tests.unit.cupilot.factories import build, comparison, law
 
@@ -167,3 +174,25 @@ def test_the_load_of_the_host_stands_beside_the_device() -> None:
     )
     assert measured_on(Environment(device=device, load_average=3.14)) == "two cores (load of the host 3.1)"
     assert measured_on(Environment(device=device)) == "two cores"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "words"),
+    [
+        ("failed", "no_template", "--agents hybrid"),
+        ("failed", "invalid_problem", "Mend the problem file"),
+        ("failed", "out_of_memory", "smaller"),
+        ("budget_exhausted", "wall_seconds", "cupilot retry"),
+        ("cancelled", None, "cupilot retry"),
+        ("failed", "a reason of the future", "cupilot logs"),
+    ],
+)
+def test_a_job_without_a_kernel_says_what_to_do_first(state: str, reason: str | None, words: str) -> None:
+    steps = steps_after_failure(_job(state, reason=reason))
+    assert words in steps[0]
+    assert "cupilot logs" in steps[-1]
+
+
+def test_rejected_kernels_are_pointed_at() -> None:
+    steps = steps_after_failure(_job("failed", reason="no_valid_kernel", verdicts={"rejected": 2}))
+    assert "cupilot candidates" in steps[0]

@@ -1,0 +1,37 @@
+"""Tell what a job waits for: a worker of its target, or the end of a drain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from cupilot.cli.text import clean
+
+if TYPE_CHECKING:
+    from cupilot.client import Client
+    from cupilot.domain.problem import Target
+    from cupilot.schemas import JobView
+
+
+def waits_for(client: Client, target: Target) -> list[str]:
+    """Return what a job on this target will wait for; nothing where the service does not say."""
+    from cupilot.client import ApiError
+
+    try:
+        cluster = client.cluster()
+    except ApiError:
+        return []  # the request itself says what is wrong
+    lines = [f"the service is drained ({clean(cluster.drained)}): the job waits"] if cluster.drained else []
+    if target not in cluster.targets:
+        lines.append(f"no live worker has the target {target.value}: the job waits for one")
+    return lines
+
+
+def warn_of_waiting(client: Client, job: JobView) -> None:
+    """Print on stderr what a job that has just been made will wait for, and how to take it back."""
+    lines = waits_for(client, job.target)
+    for line in lines:
+        typer.echo(f"warning: {line}", err=True)
+    if lines:
+        typer.echo(f"  next: cupilot top shows workers; cupilot cancel {job.id} takes the job back", err=True)
