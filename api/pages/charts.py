@@ -106,7 +106,10 @@ def progress(
 
 
 def population(candidates: Sequence[Member], base: str) -> Markup:
-    """Draw each measured candidate by the two terms of its fitness; those that selection kept are ringed."""
+    """Draw each measured candidate by the two terms of its fitness; those that selection kept are ringed.
+
+    Empty where nothing has counters, and so no utilisation.
+    """
     dots = [
         Dot(
             100 * candidate.utilisation,
@@ -115,7 +118,7 @@ def population(candidates: Sequence[Member], base: str) -> Markup:
             f"candidate {candidate.ordinal}: {times(candidate.speedup)} at {100 * candidate.utilisation:.3g} %",
             href=f"{base}/{candidate.ordinal}",
         )
-        for candidate in _thinned([each for each in candidates if each.speedup and each.utilisation is not None], set())
+        for candidate in _thinned([each for each in candidates if each.speedup and each.utilisation], set())
         if candidate.speedup is not None and candidate.utilisation is not None
     ]
     if not dots:

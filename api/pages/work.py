@@ -10,7 +10,7 @@ from uuid import UUID
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials
 from sqlalchemy.orm import Session
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from api.dependencies import Transaction, plain_text
 from api.pages import charts
@@ -110,6 +110,12 @@ def _filter(asked: dict[str, str]) -> JobFilter:
         user=asked["user"] or None,
         text=asked["text"] or None,
     )
+
+
+@router.get("/jobs")
+def jobs_by_their_address() -> Response:
+    """Redirect to the list of jobs, where an address of a job is cut off."""
+    return RedirectResponse(HOME)
 
 
 @router.get("/jobs/{job}")

@@ -62,7 +62,7 @@ def get_leaderboard(
     after: After = 0,
     limit: Limit = 50,
 ) -> Leaderboard:
-    """List the `audited` and `reproduced` kernels, fastest first, each once with its latest measurement.
+    """List the `reproduced`, then the `audited` kernels, the fastest first, each once with its latest measurement.
 
     Your team's and, of a built-in problem, those that other teams have opened to all, without team, job and source.
     """

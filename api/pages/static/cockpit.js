@@ -37,7 +37,9 @@ async function renew() {
 function replace(fresh) {
   for (const old of document.querySelectorAll("[data-live]")) {
     const next = fresh.getElementById(old.id);
-    if (!next || next.innerHTML === old.dataset.seen) continue;
+    if (!next) continue;
+    old.hidden = next.hidden;
+    if (next.innerHTML === old.dataset.seen) continue;
     const html = next.innerHTML;
     const opened = new Set([...old.querySelectorAll("details[open]")].map((part) => part.id));
     const ticked = new Set([...old.querySelectorAll("input:checked")].map((part) => part.value));

@@ -1,8 +1,9 @@
-"""Leaderboards: proven kernels for one problem on one model of device, the fastest first.
+"""Leaderboards: proven kernels for one problem on one model of device, reproduced ones first, then the fastest.
 
-Only kernels that count stand here, each once, with its latest measurement, and none that its team has measured since
-without that it counted; no imported files, whose policy cannot be read from machine code and whose times hold a copy;
-no problems that tell too little about their kernels (fewer than three input laws, or a reference bound by the host).
+Only kernels that count stand here, each once, with the latest measurement that reproduced it, else its latest; and none
+that its team has measured since without that it counted; no imported files, whose policy cannot be read from machine
+code and whose times hold a copy; no problems that tell too little about their kernels (fewer than three input laws, or
+a reference bound by the host).
 A team sees its own, and of built-in problems what other teams have opened to all
 (:attr:`cupilot.domain.pool.Sharing.OPEN`): of those the numbers and the techniques, never whose they are, the source,
 or the job. What another team measured on a reference of its own it never sees, not even where it submitted the same
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Row, Subquery, Text, and_, cast, func, or_, select, true, tuple_
+from sqlalchemy import ColumnElement, Integer, Row, Subquery, Text, and_, cast, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from cupilot.domain import problems
@@ -40,6 +41,7 @@ COUNTS = (Verdict.AUDITED, Verdict.REPRODUCED)
 OWN_KERNEL = (EvaluationPurpose.EVALUATE, EvaluationPurpose.CONFIRM)
 """Of measurements: those of the candidate's own kernel."""
 _KIND = EvaluationRow.body["kernel_kind"].astext
+_CONFIRMED = cast(Candidate.verdict == Verdict.REPRODUCED, Integer)
 _DEVICE = EvaluationRow.body["environment"]["device"]["name"].astext
 
 
@@ -70,8 +72,8 @@ class BoardViewer:
         return func.coalesce(own, func.min(board.builtin), func.min(board.name))
 
     def place(self) -> ColumnElement[int]:
-        """Rank candidates of the same kernel on a board, of which the first is shown: the viewer's own, then
-        the latest.
+        """Rank candidates of the same kernel on a board, of which the first is shown: the viewer's own, then one that
+        was reproduced, then the latest.
 
         Who sees everything sees each team's.
         """
@@ -81,7 +83,7 @@ class BoardViewer:
         latest = EvaluationRow.created_at.desc()
         return func.row_number().over(
             partition_by=[*board, EvaluationRow.kernel_hash, *by_team],
-            order_by=[own_first, latest, EvaluationRow.id],
+            order_by=[own_first, _CONFIRMED.desc(), latest, EvaluationRow.id],
         )
 
 
@@ -101,7 +103,9 @@ def list_leaderboards(
             standing.target,
             standing.device,
             func.count(standing.kernel.distinct()).label("kernels"),
-            func.max(standing.speedup).label("best_speedup"),
+            func.coalesce(func.max(standing.speedup).filter(standing.confirmed == 1), func.max(standing.speedup)).label(
+                "best_speedup"
+            ),
             func.min(standing.builtin).label("builtin"),
             target.label("target_name"),
             place.label("place"),
@@ -149,9 +153,11 @@ def leaderboard(
     device, name, policy, builtin = _board(session, viewer, problem, device)
     standing = _standing(viewer).c
     # Not by candidate: a kernel that is measured again keeps its place, unless it is faster or slower now.
-    rank = func.row_number().over(order_by=(standing.speedup.desc(), standing.kernel, standing.owner))
+    rank = func.row_number().over(
+        order_by=(standing.confirmed.desc(), standing.speedup.desc(), standing.kernel, standing.owner)
+    )
     ranked = (
-        select(standing.id, standing.speedup, standing.kernel, standing.owner, rank.label("rank"))
+        select(standing.id, standing.confirmed, standing.speedup, standing.kernel, standing.owner, rank.label("rank"))
         .where(standing.problem == problem, standing.device == device)
         .subquery()
     )
@@ -167,13 +173,16 @@ def leaderboard(
         .limit(limit + 1)
     )
     if cursor is not None:
-        speedup, kernel, owner = decode_key(cursor, "leaderboard", float, str, str)
+        confirmed, speedup, kernel, owner = decode_key(cursor, "leaderboard", int, float, str, str)
         later = tuple_(ranked.c.kernel, ranked.c.owner) > (kernel, identifier(owner))
-        query = query.where(or_(ranked.c.speedup < speedup, and_(ranked.c.speedup == speedup, later)))
+        slower = or_(ranked.c.speedup < speedup, and_(ranked.c.speedup == speedup, later))
+        query = query.where(or_(ranked.c.confirmed < confirmed, and_(ranked.c.confirmed == confirmed, slower)))
     rows, following = cut(
         session.execute(query).all(),
         limit,
-        lambda row: encode_key("leaderboard", row[1].speedup, row[2].kernel_hash, str(row[3].id)),
+        lambda row: encode_key(
+            "leaderboard", int(row[1].verdict is Verdict.REPRODUCED), row[1].speedup, row[2].kernel_hash, str(row[3].id)
+        ),
     )
     return Leaderboard(
         problem=problem,
@@ -193,6 +202,7 @@ def _standing(viewer: BoardViewer) -> Subquery:
         select(
             Candidate.id,
             Candidate.speedup,
+            _CONFIRMED.label("confirmed"),
             EvaluationRow.kernel_hash.label("kernel"),
             ProblemRow.hash.label("problem"),
             ProblemRow.name,

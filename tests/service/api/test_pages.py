@@ -147,12 +147,14 @@ def test_every_page_shows_a_job_that_was_evolved(browser: httpx.Client, job: str
         assert answer.headers["Content-Type"].startswith(kind)
         assert "immutable" in answer.headers["Cache-Control"]
     assert browser.get("/ui/static/0/routes.py").status_code == 404
+    assert browser.get("/ui/jobs", follow_redirects=False).headers["Location"] == "/ui"
     tried = {re.sub(r"/jobs/[^/?]+", "/jobs/{job}", path.split("?")[0]) for path in seen}
     tried = {re.sub(r"/candidates/\d", "/candidates/{candidate}", path) for path in tried}
     elsewhere = {
         "/",
         "/llms.txt",
         "/ui/audit",
+        "/ui/jobs",
         "/ui/operations",
         "/ui/login",
         "/ui/sso",

@@ -17,7 +17,7 @@ from cupilot.domain.states import JobState
 from cupilot.exports import ExportFormat
 from cupilot.reports.job import markdown
 from cupilot.schemas import ImportRequest, JobRequest, ProblemInput
-from cupilot.storage.db.tables.jobs import EvaluationRow, Job
+from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job
 from cupilot.storage.db.tables.people import Team as TeamRow
 from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user
 from cupilot.storage.pool.rows import remember
@@ -52,6 +52,24 @@ def test_the_fastest_kernel_stands_first_and_only_what_counts_stands_there(clien
     rest = client.leaderboard(board.problem, cursor=first.next_cursor)
     assert [entry.rank for entry in first.items + rest.items] == [1, 2, 3]
     assert list(client.ranked(board.problem, device="Test CPU")) == found.items
+
+
+def test_a_reproduced_kernel_stands_above_faster_ones_that_were_only_audited(
+    world: World, client: Client, job: str
+) -> None:
+    found = client.leaderboard(client.leaderboards().items[0].problem)
+    slowest = found.items[-1]
+    with world.database.transaction() as session:
+        for row in session.scalars(select(Candidate).where(Candidate.job_id == uuid.UUID(job))):
+            if row.speedup is not None:
+                row.verdict = Verdict.REPRODUCED if row.ordinal == slowest.ordinal else Verdict.AUDITED
+    [board] = client.leaderboards().items
+    assert board.best_speedup == slowest.speedup.median
+    ranked = list(client.ranked(board.problem, device="Test CPU"))
+    assert [entry.speedup.median for entry in ranked] == [1.2, 2.0, 1.5]
+    first = client.leaderboard(board.problem, limit=1)
+    rest = client.leaderboard(board.problem, cursor=first.next_cursor)
+    assert [entry.rank for entry in first.items + rest.items] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
