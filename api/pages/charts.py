@@ -210,7 +210,7 @@ def _thinned(candidates: Sequence[Member], needed: set[int]) -> list[Member]:
     if len(candidates) <= MOST_DOTS:
         return list(candidates)
     every = math.ceil(len(candidates) / MOST_DOTS)
-    return [one for place, one in enumerate(candidates) if place % every == 0 or one.ordinal in needed]
+    return [drawn for place, drawn in enumerate(candidates) if place % every == 0 or drawn.ordinal in needed]
 
 
 def _kind(candidate: Member) -> str:

@@ -119,7 +119,7 @@ def jobs_by_their_address() -> Response:
 
 
 @router.get("/jobs/{job}")
-def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
+def job_page(session: Transaction, caller: Visitor, job: UUID) -> Response:
     """Show a job: its state, figures, candidates by generation and newest events."""
     team = team_of_job(session, caller, job)
     view = job_view(session, team, job)
@@ -255,7 +255,7 @@ def _exports(found: Report | None) -> list[tuple[str, str | None]]:
 
 
 @router.get("/jobs/{job}/candidates/{candidate}")
-def one_candidate(
+def candidate_page(
     session: Transaction, caller: Visitor, job: UUID, candidate: str, against: Reference = None
 ) -> Response:
     """Show a candidate: strategy, kernel, the judge's findings, lineage, what it changed, and which models wrote it."""
@@ -284,7 +284,7 @@ def one_candidate(
 
 
 @router.get("/jobs/{job}/calls/{call}")
-def one_call(session: Transaction, caller: Visitor, job: UUID, call: UUID) -> Response:
+def call_page(session: Transaction, caller: Visitor, job: UUID, call: UUID) -> Response:
     """Show a model call with its prompt and its answer."""
     team = team_of_job(session, caller, job)
     return page("call", caller, call=call_view(session, team, job, call))

@@ -120,7 +120,7 @@ def parse(text: str, name: str) -> Champion:
 def champions() -> tuple[Champion, ...]:
     """Return every champion of this release, by problem, policy, target and architecture."""
     listed = [parse(entry.read_text(encoding="utf-8"), entry.name) for entry in _files()]
-    return tuple(sorted(listed, key=lambda one: (one.problem, one.policy, one.target, one.arch)))
+    return tuple(sorted(listed, key=lambda found: (found.problem, found.policy, found.target, found.arch)))
 
 
 def _files() -> Iterator[Traversable]:

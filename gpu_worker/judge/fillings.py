@@ -235,12 +235,12 @@ def _mix(into: torch.Tensor, first: torch.Tensor, second: torch.Tensor, weights:
     chosen = weights.to(first.dtype) if smooth else weights < 0.5
 
     def mix(place: slice, shape: tuple[int, ...]) -> None:
-        one, two, target = (tensor[place].view(shape) for tensor in (first, second, into))
+        near, far, target = (tensor[place].view(shape) for tensor in (first, second, into))
         factors = chosen[: shape[-1]]
         if smooth:
-            torch.lerp(one, two, factors.expand(shape), out=target)
+            torch.lerp(near, far, factors.expand(shape), out=target)
         else:
-            torch.where(factors, one, two, out=target)
+            torch.where(factors, near, far, out=target)
 
     whole = into.numel() // _PERIOD * _PERIOD
     if whole:
@@ -254,10 +254,10 @@ def _mix_symmetric(
 ) -> None:
     into.copy_(first)  # what lies between rows too
     spec = given.spec
-    one, two, target = (tensor.as_strided(spec.shape, spec.strides) for tensor in (first, second, into))
+    near, far, target = (tensor.as_strided(spec.shape, spec.strides) for tensor in (first, second, into))
     rows = weights[: spec.shape[-1]]
     if given.smooth:
-        torch.lerp(one, two, (rows[:, None] * rows).to(one.dtype).expand(spec.shape), out=target)
+        torch.lerp(near, far, (rows[:, None] * rows).to(near.dtype).expand(spec.shape), out=target)
     else:
         near_second = rows < 0.5
-        torch.where(near_second[:, None] == near_second, one, two, out=target)
+        torch.where(near_second[:, None] == near_second, near, far, out=target)

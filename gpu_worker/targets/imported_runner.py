@@ -197,9 +197,9 @@ class ImportedRunner:
             output.copy_(item)
 
 
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Return whether the ranges that two tensors span in memory overlap."""
-    (start, end), (first, last) = _span(one), _span(other)
+    (start, end), (first, last) = _span(left), _span(right)
     return start < last and first < end
 
 

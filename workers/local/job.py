@@ -156,7 +156,7 @@ class LocalJob:
         if best is None or best.latest is None or best.latest.verdict is not Verdict.REPRODUCED:
             return False
         assert candidate.latest is not None
-        own, others = (speed_bounds(one, candidates.preparation) for one in (candidate.latest, best.latest))
+        own, others = (speed_bounds(latest, candidates.preparation) for latest in (candidate.latest, best.latest))
         return own is None or others is None or own[0] <= others[0]
 
     def _late(self) -> bool:

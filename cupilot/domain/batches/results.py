@@ -154,8 +154,8 @@ def _mismatch(question: Question, record: BatchRecord) -> str | None:
     return None
 
 
-def _same_device(one: Device, other: Device) -> bool:
-    return (one.target, one.uid, one.arch) == (other.target, other.uid, other.arch)
+def _same_device(first: Device, second: Device) -> bool:
+    return (first.target, first.uid, first.arch) == (second.target, second.uid, second.arch)
 
 
 def _line(salt: str, value: Value) -> str:
