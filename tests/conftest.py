@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
 import signal
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +46,15 @@ asyncio.set_event_loop(None)
 
 # For each command that a test types, typer builds the whole command line: 0.08 s, longer than most commands take.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _garbage() -> Iterator[None]:
+    """Collect what a file leaves at its end: sockets that a library's client left open fail no other file's test."""
+    yield
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "unclosed", ResourceWarning)
+        gc.collect()
 
 
 def pytest_configure(config: pytest.Config) -> None:
