@@ -467,7 +467,7 @@ def test_a_plan_says_what_a_job_can_use_and_makes_nothing(team: Team) -> None:
         "cost_usd": 0.0,
     }
     assert (plan["problem"], plan["method"]["repair_rounds"], plan["guess"]) == ("double", 2, None)
-    assert [note[:14] for note in plan["notes"]] == ["Nothing in the", "No live worker", "No job of your"]
+    assert [note[:14] for note in plan["notes"]] == ["The file's tex", "No live worker", "No job of your"]
     for path in ("/v1/jobs", "/v1/problems"):
         assert [item for item in team.http.get(path).json()["items"] if not item.get("builtin")] == []
 
@@ -548,7 +548,7 @@ def test_a_retry_of_a_problem_that_cannot_be_judged_is_refused(world: World, tea
     with world.database.transaction() as session:
         lacking = Story(session, team.id).end(JobState.FAILED, reason="out_of_memory", message="no memory").id
         wrong = Story(session, team.id).end(JobState.FAILED, reason="invalid_problem", message="forward raises").id
-    assert team.http.post(f"/v1/jobs/{lacking}/retry").status_code == 201
+    assert team.http.post(f"/v1/jobs/{lacking}/retry").status_code == 202
     refused = team.http.post(f"/v1/jobs/{wrong}/retry")
     assert (refused.status_code, _error(refused)["code"]) == (409, "conflict")
     assert "cannot be judged" in _error(refused)["message"]
