@@ -11,6 +11,7 @@ from cupilot.cli.labels import parse_labels
 from cupilot.cli.options import All, Cursor, Data, JobId, Json, Limit, Server
 from cupilot.cli.outcome import exit_of
 from cupilot.cli.session import connect, job_id
+from cupilot.cli.text import way_on
 from cupilot.cli.waiting import waits_for
 
 
@@ -46,7 +47,7 @@ def watch(job: JobId, server: Server = None, data: Data = None, as_json: Json = 
 
         view = show(client, job_id(client, job), as_json=as_json)
         if not as_json:
-            typer.echo(f"fetch the result with: cupilot result {view.id}" if view.best else "no kernel is proven")
+            typer.echo(way_on(view))
         raise typer.Exit(exit_of(view))
 
 

@@ -12,6 +12,7 @@ from cupilot.cli.options import Data, IdempotencyKey, Json, Server
 from cupilot.cli.outcome import exit_of
 from cupilot.cli.requests import JobOptions, on_chosen_target, takes_job_options
 from cupilot.cli.session import connect, connect_or_start
+from cupilot.cli.text import way_on
 from cupilot.cli.waiting import warn_of_waiting
 
 if TYPE_CHECKING:
@@ -96,7 +97,10 @@ def submit(
         from cupilot.cli.live import watch as show
 
         typer.echo(f"job {job.id}", err=True)
-        raise typer.Exit(exit_of(show(client, job.id, as_json=as_json)))
+        final = show(client, job.id, as_json=as_json)
+        if not as_json:
+            typer.echo(way_on(final))
+        raise typer.Exit(exit_of(final))
 
 
 def _show_plan(client: Client, request: JobRequest, *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cupilot.domain.evaluation import Interval
-    from cupilot.schemas import EventView
+    from cupilot.schemas import EventView, JobView
 
 _SHOWN = ("job.", "generation.", "candidate.", "step.reaped", "step.failed")
 _HIDDEN = ("generation.initialised", "candidate.active", "candidate.measured")
@@ -63,6 +63,13 @@ def queue_words(position: int) -> str:
     if position == 0:
         return "next in the queue"
     return f"{position} job{'s' if position > 1 else ''} before it"
+
+
+def way_on(job: JobView) -> str:
+    """Return the command that a user goes on with once a job has been followed to its end."""
+    if job.best is None:
+        return f"no kernel is proven; what to do next: cupilot status {job.id}"
+    return f"fetch the result with: cupilot result {job.id}"
 
 
 def event_line(event: EventView) -> str | None:
