@@ -300,9 +300,9 @@ class ScriptedAgents:
             raise NoTemplate("no template fits this operator")
         self.shown = list(pool)
         self.seeds = list(seeds)
-        known = {one.signature() for one in taken}
-        fresh = [one for one in self.initial if one.signature() not in known]
-        return [InitialStrategy(strategy=one, source=StrategySource.IDEA) for one in fresh[:count]]
+        known = {item.signature() for item in taken}
+        fresh = [item for item in self.initial if item.signature() not in known]
+        return [InitialStrategy(strategy=item, source=StrategySource.IDEA) for item in fresh[:count]]
 
     def crossover(
         self,
@@ -315,7 +315,7 @@ class ScriptedAgents:
         outcomes: Mapping[str, str] = MappingProxyType({}),
     ) -> Strategy:
         names = sorted({*first.strategy.ids(), *second.strategy.ids()})
-        known = {one.signature() for one in taken}
+        known = {item.signature() for item in taken}
         for extra in ([], *([f"x{number}"] for number in range(100))):
             combined = strategy(*names[:6], *extra)
             if combined.signature() not in known:

@@ -199,7 +199,7 @@ def bob_steers_while_it_runs(bob: Person, job: str) -> str:
         pinned = str(event.data["ordinal"])
         bob("pin", job, pinned)
         seen += client.stream_events(job, after=event.id)  # Last-Event-ID
-        assert [one.id for one in seen] == [event.id for event in client.all_events(job)]
+        assert [each.id for each in seen] == [event.id for event in client.all_events(job)]
     directives = {item["kind"]: item for item in bob.json("directives", job)["items"] if not item["lifted_at"]}
     assert directives["inject"]["became"] is not None
     return pinned
@@ -272,7 +272,7 @@ def what_there_is(ann: Person, bob: Person, job: str) -> dict[str, Any]:
         "board": bob.json("leaderboard"),
         "pool": sorted(item["id"] for item in bob.json("pool", "list")["items"]),
         # The release before kept no changes with the entries, so its database has none.
-        "audit": [one | {"changes": None} for one in known if one["resource"].startswith(f"/v1/jobs/{job}")],
+        "audit": [each | {"changes": None} for each in known if each["resource"].startswith(f"/v1/jobs/{job}")],
     }
 
 

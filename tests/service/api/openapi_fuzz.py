@@ -152,7 +152,7 @@ class _Run:
             case.validate_response(response, checks=self._checks)
         except (FailureGroup, AssertionError) as error:
             inner = error.exceptions if isinstance(error, FailureGroup) else [error]
-            self.outcome.failures += [f"{one}"[:1_500] for one in inner]
+            self.outcome.failures += [f"{item}"[:1_500] for item in inner]
 
     def _answer(self, case: Any) -> Any:
         call = functools.partial(case.call, base_url=self._url, headers=self._headers)

@@ -169,7 +169,7 @@ def test_who_revokes_their_own_key_is_known(world: World, team: Team) -> None:
 
 def _told(team: Team) -> list[dict[str, Any] | None]:
     """Return the changes of the team's requests, the oldest first."""
-    return [one["changes"] for one in reversed(team.http.get("/v1/audit").json()["items"])]
+    return [item["changes"] for item in reversed(team.http.get("/v1/audit").json()["items"])]
 
 
 def test_retention_forgets_what_is_old_and_nothing_else(world: World, team: Team) -> None:

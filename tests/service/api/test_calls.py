@@ -107,7 +107,7 @@ def test_the_job_ends_rightly_and_nobody_did_what_was_said(client: Client, told:
 
 
 def test_what_was_injected_stands_within_its_delimiters_and_no_secret_is_sent(told: Told) -> None:
-    kinds = {kind_of(one) for one in told.requests}
+    kinds = {kind_of(each) for each in told.requests}
     assert kinds >= {"initial", "cross", "translate_strategy", "align"}
     for request in told.requests:
         text = text_of(request)
@@ -116,7 +116,7 @@ def test_what_was_injected_stands_within_its_delimiters_and_no_secret_is_sent(to
         assert ORDER not in rest, kind_of(request)
         assert not re.search(r"<\s*/\s*data", rest, re.IGNORECASE)
         assert not any(secret in json.dumps(request) for secret in SECRETS)
-    initial = [text_of(one) for one in told.requests if kind_of(one) == "initial"]
+    initial = [text_of(each) for each in told.requests if kind_of(each) == "initial"]
     assert '<data name="pool">' in initial[-1]
     assert any(
         ORDER in text.split('<data name="kernel">')[1] for text in map(text_of, told.requests) if 'kernel">' in text
@@ -128,7 +128,7 @@ def test_events_and_records_hold_no_secret(world: World, client: Client, told: T
         events = session.scalars(select(Event.data).where(Event.job_id == uuid.UUID(told.job))).all()
     shown = [client.model_call(told.job, call.id).model_dump_json() for call in client.all_model_calls(told.job)]
     assert shown
-    assert any("[removed]" in one for one in shown)
+    assert any("[removed]" in each for each in shown)
     for text in (*map(json.dumps, events), *shown):
         assert not any(secret in text for secret in SECRETS)
 
@@ -136,7 +136,7 @@ def test_events_and_records_hold_no_secret(world: World, client: Client, told: T
 def test_calls_come_in_pages_that_hold_each_once(client: Client, told: Told) -> None:
     whole = list(client.all_model_calls(told.job))
     assert len(whole) == told.paid
-    assert sum(one.cost_usd for one in whole) == pytest.approx(CALL_USD * told.paid)
+    assert sum(each.cost_usd for each in whole) == pytest.approx(CALL_USD * told.paid)
     paged, cursor = [], None
     while True:
         page = client.model_calls(told.job, limit=2, cursor=cursor)

@@ -102,7 +102,7 @@ def test_from_start_to_report(world: World, team: Team, folder: Path) -> None:
     assert report.exit_code == 0, report.output
     assert "too few pairs to say" in report.stdout
     assert {"report.json", "jobs.csv", "speedups.svg", "speedups.png"} <= {
-        one.name for one in (folder / "out").iterdir()
+        each.name for each in (folder / "out").iterdir()
     }
     assert run("report", "last", "--csv", "jobs").stdout.startswith("job,position,arm")
     assert json.loads(run("report", "last", "--json").stdout)["experiment"]["jobs"] == 8

@@ -45,5 +45,5 @@ def test_a_job_of_every_method_and_switch_ends_with_its_kernel(world: World, tea
         found = list(client.all_candidates(job))
         assert view.cost_usd == pytest.approx(sum(call.cost_usd for call in client.all_model_calls(job)))
         assert view.best is not None
-        assert view.best.speedup.median == max(one.speedup or 0 for one in found)
+        assert view.best.speedup.median == max(item.speedup or 0 for item in found)
         assert client.download(job)

@@ -65,7 +65,7 @@ def test_a_member_moves_the_own_teams_jobs(team: Team, world: World) -> None:
     assert answers == [403, 200, 200]
 
 
-@pytest.mark.parametrize("state", [one for one in JobState if one.final])
+@pytest.mark.parametrize("state", [item for item in JobState if item.final])
 def test_what_has_ended_is_not_moved(world: World, team: Team, olga: httpx.Client, state: JobState) -> None:
     with world.database.transaction() as session:
         job = Story(session, team.id).prepare().end(state, reason="test").id
@@ -85,7 +85,7 @@ def test_to_everybody_else_another_teams_jobs_do_not_exist(
             http.post(f"/v1/jobs/{job}/candidates/0/remeasure"),
             http.get("/v1/jobs", params={"team": name}),
         )
-        assert {(one.status_code, one.json()["error"]["code"]) for one in asked} == {(404, "not_found")}
+        assert {(item.status_code, item.json()["error"]["code"]) for item in asked} == {(404, "not_found")}
     assert olga.get("/v1/jobs", params={"team": "nobody's"}).status_code == 404
     assert olga.get(f"/v1/jobs/{uuid.uuid4()}").status_code == 404
     assert team.http.get("/v1/jobs", params={"team": name}).status_code == 200, "its own team, by name"

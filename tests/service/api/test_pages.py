@@ -288,7 +288,7 @@ def test_a_viewer_looks_and_only_an_admin_sees_the_audit_log(world: World, team:
             set_role(session, row, user, role)
             return create_api_key(session, row, "test", user=user, scope=scope)[1]
 
-    viewer, admin = (visit(world, key(*one)) for one in ((Role.VIEWER, Scope.READ), (Role.ADMIN, Scope.ADMIN)))
+    viewer, admin = (visit(world, key(*item)) for item in ((Role.VIEWER, Scope.READ), (Role.ADMIN, Scope.ADMIN)))
     assert "/ui/audit" not in shown(viewer, "/ui")
     shown(viewer, "/ui/audit", 403)
     assert "GET /ui/audit" in shown(admin, "/ui/audit")
@@ -408,7 +408,7 @@ def test_an_admin_decides_on_the_team_page_who_is_in_the_team(world: World, team
     assert (joined["team"], joined["role"]) == (name, "viewer")
     assert guest_name in shown(browser, "/ui/team")
     assert browser.post("/ui/team/members", data={"user": guest_name, "role": "member"}).status_code == 303
-    members = {one["name"]: one["role"] for one in team.http.get(f"/v1/teams/{name}/members").json()["items"]}
+    members = {item["name"]: item["role"] for item in team.http.get(f"/v1/teams/{name}/members").json()["items"]}
     assert members[guest_name] == "member"
     assert browser.post("/ui/team/accounts", data={"name": "nightly", "role": "member"}).status_code == 303
     for gone in (guest_name, "nightly"):

@@ -109,7 +109,7 @@ def test_what_is_added_meanwhile_neither_repeats_nor_hides_a_row(world: World, o
 
     seen = [key(row) for row in pages(office, where, max(1, len(before) // 5), grow)]
     assert len(seen) == len(set(seen)), "a row came twice"
-    assert [one for one in seen if one in set(before)] == before, "a row was lost, or the order changed"
+    assert [each for each in seen if each in set(before)] == before, "a row was lost, or the order changed"
 
 
 def test_old_parameters_still_answer(office: Office) -> None:
@@ -119,7 +119,7 @@ def test_old_parameters_still_answer(office: Office) -> None:
         whole = pages(office, path(office), 200, lambda: None)
         first = office.http.get(path(office), params={"limit": 1}).json()
         found = office.http.get(path(office), params={following: first[f"next_{following}"], "limit": 200}).json()
-        assert [key(one) for one in [*first["items"], *found["items"]]] == [key(one) for one in whole][:201], name
+        assert [key(each) for each in [*first["items"], *found["items"]]] == [key(each) for each in whole][:201], name
 
 
 def test_lists_that_were_never_cut_still_come_whole_to_who_asks_for_no_page(office: Office) -> None:
@@ -142,7 +142,7 @@ def test_the_client_goes_through_all_pages(office: Office, monkeypatch: pytest.M
     assert [item.id for item in client.all_keys()] == [item.id for item in client.keys().items]
     assert list(client.all_leaderboards()) == client.leaderboards(limit=200).items
     board = client.leaderboards().items[0]
-    assert [one.rank for one in client.ranked(board.problem)] == [1, 2, 3]
+    assert [each.rank for each in client.ranked(board.problem)] == [1, 2, 3]
     assert len({item.id for item in client.all_users()}) >= 5
 
 

@@ -192,11 +192,11 @@ def test_the_audit_log_tells_who_did_what_to_those_who_may_know(world: World, ol
     assert f"PUT /v1/teams/{team}/members/nobody 404 refused" in ann("audit")
     first = ann.json("audit", "--limit", "1")
     second = ann.json("audit", "--limit", "1", "--cursor", str(first["next_cursor"]))
-    assert [one["status"] for one in (*first["items"], *second["items"])] == [404, 201]
+    assert [each["status"] for each in (*first["items"], *second["items"])] == [404, 201]
     assert bob.code("audit", leaves=FAILED) == "role_too_low"
     assert ann.code("audit", "--all-teams", leaves=FAILED) == "cluster_admin_only"
     everyone = olga.json("audit", "--all-teams", "--principal", name)["items"]
-    assert {one["resource"] for one in everyone} >= {"/v1/keys", f"/v1/teams/{team}/members/nobody"}
+    assert {each["resource"] for each in everyone} >= {"/v1/keys", f"/v1/teams/{team}/members/nobody"}
     assert ann.json("audit", "--since", "2999-01-01")["items"] == []
     ann("audit", "--since", "yesterday", leaves=USAGE)
 

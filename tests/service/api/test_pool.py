@@ -64,11 +64,11 @@ def test_entries_are_listed_shown_and_found_with_reasons(world: World, team: Tea
     made = [own_entry(world, team, techniques=(f"t{place}",), speedup=1.5 + place) for place in range(3)]
     page = client.pool_entries(limit=2)
     rest = client.pool_entries(limit=2, cursor=page.next_cursor)
-    assert [item.entry.id for item in (*page.items, *rest.items)] == [one.id for one in reversed(made)]
+    assert [item.entry.id for item in (*page.items, *rest.items)] == [member.id for member in reversed(made)]
     assert client.pool_entry(made[0].id).own
     assert [item.entry.id for item in client.pool_entries(technique="t1").items] == [made[1].id]
     found = client.pool_search(QUESTION)
-    assert [match.entry.id for match in found.matches] == [one.id for one in reversed(made)]
+    assert [match.entry.id for match in found.matches] == [member.id for member in reversed(made)]
     assert found.matches[0].why.lexical == pytest.approx(1.0)
     assert found.matches[0].why.tries == 1
     stats = client.pool_stats()

@@ -233,12 +233,12 @@ def test_a_new_version_of_a_problem_leaves_the_old_one_with_its_jobs_and_its_boa
     old = Problem(name="double", source=SOURCE)
     new = Problem(name="double", source=SOURCE.replace("x * 2", "x + x"))
     jobs = []
-    for one in (old, new):
+    for each in (old, new):
         with world.database.transaction() as session:  # one each: what a transaction writes is of one moment
-            jobs.append(str(evolved(session, team.id, problem=one).id))
+            jobs.append(str(evolved(session, team.id, problem=each).id))
     versions = [item for item in client.all_problems() if item.name == "double"]
-    assert [one.hash for one in versions] == [new.content_hash(), old.content_hash()], "the newest first"
-    assert [client.problem(one.id).source for one in versions] == [new.source, old.source]
+    assert [each.hash for each in versions] == [new.content_hash(), old.content_hash()], "the newest first"
+    assert [client.problem(each.id).source for each in versions] == [new.source, old.source]
     assert [client.get(job).problem.hash for job in jobs] == [old.content_hash(), new.content_hash()]
     assert {item.problem for item in client.leaderboards().items} == {old.content_hash(), new.content_hash()}
     for version, job in zip(versions, reversed(jobs), strict=True):

@@ -229,7 +229,7 @@ def test_one_teams_flood_is_answered_429_and_no_503(world: World, team: Team, st
         with httpx.Client(limits=unlimited, timeout=120) as client, ThreadPoolExecutor(300) as crowd:
             flood = [crowd.submit(submit, number) for number in range(400)]
             other = httpx.get(f"{address}/v1/jobs", headers={"Authorization": f"Bearer {stranger.key}"}, timeout=120)
-            answers = [one.result() for one in flood]
+            answers = [item.result() for item in flood]
         assert other.status_code == 200
         assert {answer.status_code for answer in answers} <= {202, 429}
         assert 202 in {answer.status_code for answer in answers}

@@ -72,7 +72,7 @@ def test_a_technique_is_listed_with_what_came_of_it(client: Client, job: uuid.UU
 def test_pages_hold_everything_once_in_order(client: Client, job: uuid.UUID) -> None:
     assert job
     whole = list(client.all_techniques())
-    keys = [(one.id, one.target.value) for one in whole]
+    keys = [(item.id, item.target.value) for item in whole]
     assert keys == sorted(set(keys))
     assert len(keys) == sum(len(technique.targets) for technique in catalogue()) + 2
     paged, cursor = [], None
@@ -82,7 +82,7 @@ def test_pages_hold_everything_once_in_order(client: Client, job: uuid.UUID) -> 
         cursor = page.next_cursor
         if cursor is None:
             break
-    assert paged == [one for one in whole if one.target is Target.CPU]
+    assert paged == [item for item in whole if item.target is Target.CPU]
     assert client.techniques(kind="novel", limit=1).next_cursor is None
 
 

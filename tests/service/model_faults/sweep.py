@@ -323,10 +323,10 @@ def run(
 def audit(job: Job, calls: Sequence[LlmCall], asked: Sequence[Asked], kills: Counter[str]) -> list[str]:
     """Return, as sentences, where the database's books do not agree with the server's."""
     dead = Counter(point.partition(": ")[2] for point in kills.elements())
-    taken = [one for one in asked if one.answered and one.reached]
+    taken = [item for item in asked if item.answered and item.reached]
     unstored = dead[Point.RECEIVED]  # whole answers whose process died with them
-    cut = [one for one in asked if (one.usd and not one.answered) or not one.reached]
-    unread = sum(1 for one in asked if not one.usd and not one.answered and one.reached)
+    cut = [item for item in asked if (item.usd and not item.answered) or not item.reached]
+    unread = sum(1 for item in asked if not item.usd and not item.answered and item.reached)
     states = Counter(call.state for call in calls)
     found = []
     if not job.state.final:
@@ -338,7 +338,7 @@ def audit(job: Job, calls: Sequence[LlmCall], asked: Sequence[Asked], kills: Cou
     unknown = states[LlmCallState.LOST] + states[LlmCallState.FAILED]
     if unknown != len(cut) + unread + unstored + dead[Point.RECORDED]:
         found.append(f"{unknown} calls without an answer on record, not those that had none")
-    true_usd, all_usd = sum(one.usd for one in taken), sum(one.usd for one in asked)
+    true_usd, all_usd = sum(item.usd for item in taken), sum(item.usd for item in asked)
     reserved = sum(call.cost_usd for call in calls if call.state is LlmCallState.LOST)
     if not unstored and abs(job.cost_usd - true_usd) > 1e-9:
         found.append(f"charged {job.cost_usd} USD, the server {true_usd}")

@@ -53,7 +53,7 @@ class Order:
     def __init__(self, line: str) -> None:
         said = json.loads(line)
         self.step, self.attempt, self.timeout = uuid.UUID(said["step"]), said["attempt"], said["timeout"]
-        self._points = {Point(one) for one in said["points"]}
+        self._points = {Point(item) for item in said["points"]}
         self._struck = {(purpose, Point(point)) for purpose, point in said["struck"]}
         self.called = False
 

@@ -88,7 +88,7 @@ def test_scopes_and_places_are_kept_apart(pool: StrategyPool) -> None:
 
 def test_many_equal_descriptions_hide_nothing(pool: StrategyPool) -> None:
     """Of hundreds of teams; an index that is careless with equal vectors loses most."""
-    pool.add([one for name in ("relu", "gelu") for one in different(name, 600)])
+    pool.add([item for name in ("relu", "gelu") for item in different(name, 600)])
     assert nearest(pool, "relu", "team-599") == {
         str(described("relu", "team-599").id): pytest.approx(1.0, abs=1e-4),
         str(described("gelu", "team-599").id): pytest.approx(0.8, abs=0.2),

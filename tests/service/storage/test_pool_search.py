@@ -128,7 +128,7 @@ def test_the_fastest_kernel_of_each_similar_problem_is_found_by_similarity_alone
         nearest = nearest_solved(session, world.pool, blue, asked, 1)
         early = asked.model_copy(update={"before": datetime(2000, 1, 1, tzinfo=UTC)})
         assert nearest_solved(session, world.pool, blue, early, 5) == []
-    assert [world.names[one] for one in found] == ["fast", "far"]
+    assert [world.names[item] for item in found] == ["fast", "far"]
     assert nearest == found[:1]
 
 

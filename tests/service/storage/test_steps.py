@@ -48,7 +48,7 @@ def test_of_many_workers_one_gets_the_step(rig: Rig) -> None:
     step_id = rig.step(rig.submit(), "prepare").id
     with ThreadPoolExecutor(4) as pool:
         claims = list(pool.map(lambda number: claim(rig, step_id, owner=f"w{number}"), range(8)))
-    won = [one for one in claims if one is not None]
+    won = [item for item in claims if item is not None]
     assert len(won) == 1
     assert won[0].attempt == 1
 

@@ -72,7 +72,7 @@ def measured(
 def promoted(database: Database, team: uuid.UUID, before: datetime | None = None) -> list[str]:
     with database.transaction() as session:
         found = learned_techniques(session, team, Target.CUDA, before or datetime.now(UTC) + LATER)
-        return [one.id for one in found]
+        return [item.id for item in found]
 
 
 def test_a_technique_is_entered_once_with_its_first_meaning_and_none_of_the_catalogue(database: Database) -> None:

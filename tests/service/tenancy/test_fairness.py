@@ -125,8 +125,8 @@ def test_nobody_starves(cluster: Cluster) -> None:
     low = cluster.job("heavy0", 3, 5.0, weight=10.0, priority=Priority.LOW)
     cluster.job("heavy0", 40, 5.0, weight=10.0, priority=Priority.HIGH)
     done = [cluster.next() for _ in range(75)]
-    assert "light" in {one[0] for one in done if one}
-    assert low in {one[1] for one in done if one}
+    assert "light" in {item[0] for item in done if item}
+    assert low in {item[1] for item in done if item}
 
 
 def test_a_started_job_is_not_overtaken_by_later_ones_of_its_team(cluster: Cluster) -> None:
@@ -156,7 +156,7 @@ def test_jobs_of_a_team_end_in_the_order_in_which_they_began(cluster: Cluster) -
     for job in began:
         cluster.begin(job)
     done = [cluster.next() for _ in range(16)]
-    order = [one[1] for one in done if one]
+    order = [item[1] for item in done if item]
     assert order == [job for job in (jobs[2], jobs[0], jobs[1], jobs[3]) for _ in range(4)]
 
 
@@ -166,7 +166,7 @@ def test_a_huge_job_does_not_hold_up_a_more_urgent_one_of_its_team(cluster: Clus
     cluster.used(10)
     small = cluster.job("blue", 3, 5.0, priority=Priority.HIGH)
     done = [cluster.next() for _ in range(8)]
-    assert [one[1] for one in done if one].count(small) == 3
+    assert [item[1] for item in done if item].count(small) == 3
     with cluster.database.transaction() as session:
         assert session.get_one(Job, small).state is JobState.QUEUED  # only its steps are simulated
 

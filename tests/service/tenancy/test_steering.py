@@ -201,9 +201,9 @@ def test_a_technique_banned_while_a_crossover_runs_is_in_none_of_its_children(ri
     assert all(known == (banned,) for known in asked[1:]), "agents are told"
     later = [candidate for candidate in rig.candidates(job_id) if candidate.ordinal >= 4]
     with rig.database.transaction() as session:
-        uses = {one.ordinal: banned in strategy_of(session, one).ids() for one in later if one.strategy_id}
-    refused = [one for one in later if uses.get(one.ordinal)]
-    assert all((one.state, one.reason) == (CandidateState.FAILED, "banned") for one in refused)
+        uses = {item.ordinal: banned in strategy_of(session, item).ids() for item in later if item.strategy_id}
+    refused = [item for item in later if uses.get(item.ordinal)]
+    assert all((item.state, item.reason) == (CandidateState.FAILED, "banned") for item in refused)
     once(rig, job_id)
 
 
@@ -230,8 +230,8 @@ def test_what_is_injected_becomes_a_candidate_of_the_next_generation(rig: Rig) -
         steering.inject(session, team_of(rig), job_id, "ann", strategy=strategy("t7"))
     finish(rig)
     injected = [candidate for candidate in rig.candidates(job_id) if candidate.operator is Operator.INJECTED]
-    assert [one.state for one in injected] == [CandidateState.EVALUATED] * 2
-    assert [one.speedup for one in injected] == [pytest.approx(1.9), pytest.approx(1.7)]
+    assert [item.state for item in injected] == [CandidateState.EVALUATED] * 2
+    assert [item.speedup for item in injected] == [pytest.approx(1.9), pytest.approx(1.7)]
     assert rig.step_or_none(job_id, f"c{injected[0].ordinal}/translate/0") is None, "it came with its kernel"
     assert rig.step_or_none(job_id, f"c{injected[1].ordinal}/translate/0") is not None
     once(rig, job_id)
@@ -276,7 +276,7 @@ def test_a_retry_goes_on_with_the_best_kernels_and_the_bans(rig: Rig) -> None:
     new = rig.job(job.id)
     assert new.state is JobState.SUCCEEDED
     first = [candidate for candidate in rig.candidates(job.id) if candidate.operator is Operator.INJECTED]
-    assert max(one.speedup or 0 for one in first) == pytest.approx(best)
+    assert max(item.speedup or 0 for item in first) == pytest.approx(best)
     with rig.database.transaction() as session:
         assert steering.banned_techniques(session, job.id) == ("t8",)
     with pytest.raises(Conflict, match="succeeded"), rig.database.transaction() as session:

@@ -179,7 +179,7 @@ def test_in_sce_agents_work_on_the_best_kernels_beside_crossovers(database: Data
         prompts = [text_of(request) for request in server.requests if "tools" in request]
     operators = Counter(candidate.operator for candidate in rig.candidates(job_id))
     assert operators == Counter({Operator.INITIAL: 3, Operator.AGENTIC: 1, Operator.CROSSOVER: 1})
-    worked_on = next(one for one in rig.candidates(job_id) if one.operator is Operator.AGENTIC)
+    worked_on = next(item for item in rig.candidates(job_id) if item.operator is Operator.AGENTIC)
     assert worked_on.speedup == pytest.approx(1.9)
     assert worked_on.aligned_strategy_id is not None
     assert "1.300 times as fast" in prompts[0].split("# What you begin from")[1]

@@ -188,8 +188,8 @@ def test_a_message_that_comes_twice_and_a_lost_worker_change_nothing(rig: Rig) -
     message = rig.run_until(job_id, "ablate")
     rig.do(message)
     rig.do(message)
-    for one in rig.publish() * 2:
-        rig.do(one)
+    for item in rig.publish() * 2:
+        rig.do(item)
     rig.run()
     assert rig.job(job_id).state is JobState.SUCCEEDED
     assert len(credits(rig, job_id)) == 4

@@ -67,7 +67,7 @@ def test_a_drained_service_finishes_what_runs_and_takes_nothing_new(
     assert {rig.job(job).state for job in (first, second)} == {JobState.SUCCEEDED}
     with rig.database.transaction() as session:
         told = list_entries(session, None, AuditFilter(principal="operator"), before=None, limit=9).items
-    assert [(one.route, one.resource, one.changes) for one in told] == [
+    assert [(item.route, item.resource, item.changes) for item in told] == [
         ("workers resume", SERVICE, {"drain.reason": ["upgrade", None]}),
         ("workers drain", SERVICE, None),
         ("workers drain", SERVICE, {"drain.reason": [None, "upgrade"]}),

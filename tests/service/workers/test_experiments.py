@@ -87,7 +87,7 @@ def test_an_experiment_runs_block_by_block_and_reports(database: Database, setti
         early = experiment_report(session, team, experiment)
     assert not early.experiment.final
     assert {outcome.standing for outcome in early.outcomes} == {OutcomeState.OPEN}
-    assert {one.claim for one in early.comparisons} == {"too few pairs to say"}
+    assert {item.claim for item in early.comparisons} == {"too few pairs to say"}
 
     work(rig)
     with database.transaction() as session:
@@ -99,7 +99,7 @@ def test_an_experiment_runs_block_by_block_and_reports(database: Database, setti
     turns = ["short", "long"], ["long", "short"]
     assert begun == [arm for block in (0, 1, 1, 0, 0, 1) for arm in turns[block]]
     assert {outcome.standing for outcome in report.outcomes} == {OutcomeState.SOLVED}
-    assert [(one.finished, one.solved, one.lost) for one in report.arms] == [(6, 6, 0), (6, 6, 0)]
+    assert [(item.finished, item.solved, item.lost) for item in report.arms] == [(6, 6, 0), (6, 6, 0)]
     (comparison,) = report.comparisons
     assert (comparison.subject, comparison.reference, comparison.blocks) == ("long", "short", 6)
     assert (comparison.wins, comparison.losses) == (6, 0)  # a crossover of t1 and t2 is faster than either
@@ -155,7 +155,7 @@ def test_money_whose_use_nobody_knows_is_reported_beside_the_cost(database: Data
             )
     with database.transaction() as session:
         report = experiment_report(session, team, experiment)
-    assert {one.arm: one.reserved_usd for one in report.arms if one.reserved_usd} == {arm: 0.75}
+    assert {item.arm: item.reserved_usd for item in report.arms if item.reserved_usd} == {arm: 0.75}
 
 
 def test_cancel_while_jobs_run_ends_each_of_them_once(database: Database, settings: Settings) -> None:

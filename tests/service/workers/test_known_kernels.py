@@ -38,7 +38,10 @@ class SecondThoughts(ScriptedJudge):
 
     def confirm(self, *given: Any, **more: Any) -> Evaluation:
         evaluation = super().confirm(*given, **more)
-        halved = [one.model_copy(update={"speedup": _halved(one.speedup)}) for one in evaluation.comparisons]
+        halved = [
+            comparison.model_copy(update={"speedup": _halved(comparison.speedup)})
+            for comparison in evaluation.comparisons
+        ]
         return evaluation.model_copy(update={"comparisons": tuple(halved)})
 
 
@@ -66,7 +69,7 @@ def test_a_confirmation_corrects_the_entry_to_the_speed_that_it_measured(
     assert fast.body.speedup == pytest.approx(0.9)
     assert fast.gain == pytest.approx(log(0.9))
     assert fast.body.failure is None
-    best = next(one for one in rig.candidates(job) if one.id == rig.job(job).best_candidate_id)
+    best = next(item for item in rig.candidates(job) if item.id == rig.job(job).best_candidate_id)
     assert best.speedup == pytest.approx(fast.body.speedup), "the pool says what the job says"
 
 
@@ -127,9 +130,9 @@ def test_a_job_begins_from_the_kernel_that_its_team_reproduced_for_the_problem(r
     assert injected(rig, job) == [("pool", best)]
     rig.run()
     candidates = rig.candidates(job)
-    assert sorted(str(one.kernel_hash) for one in candidates) == sorted([best, kernel("t1").content_hash()])
+    assert sorted(str(item.kernel_hash) for item in candidates) == sorted([best, kernel("t1").content_hash()])
     assert rig.judge.calls.count("evaluate t8") == 1, "it is measured like any other"
-    winner = next(one for one in candidates if one.id == rig.job(job).best_candidate_id)
+    winner = next(item for item in candidates if item.id == rig.job(job).best_candidate_id)
     assert (winner.kernel_hash, winner.verdict) == (best, Verdict.REPRODUCED)
 
 

@@ -197,8 +197,8 @@ def test_a_revision_is_told_what_was_tried_for_the_ancestors(database: Database,
     rig.submit(method=SceConfig(population=2, generations=2, elites=1, repair_rounds=2))
     rig.run()
     *_, last = rig.players.lineages
-    assert [one.insight for one in last].count("tried again") == 3
-    assert {one.evaluation.verdict for one in last if one.evaluation} == {Verdict.REJECTED, Verdict.AUDITED}
+    assert [item.insight for item in last].count("tried again") == 3
+    assert {item.evaluation.verdict for item in last if item.evaluation} == {Verdict.REJECTED, Verdict.AUDITED}
 
 
 # --- the switches of sce: what each changes, and that it changes nothing else

@@ -81,7 +81,7 @@ def test_a_model_that_never_finishes_an_answer_ends_the_job_and_no_cent_is_forgo
     assert (outcome.state, outcome.breaches) == (JobState.FAILED, [])
     assert outcome.charged_usd == 0
     assert outcome.lost == len(outcome.asked) > 0
-    assert outcome.reserved_usd >= sum(one.usd for one in outcome.asked)
+    assert outcome.reserved_usd >= sum(item.usd for item in outcome.asked)
 
 
 class Late:

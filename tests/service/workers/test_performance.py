@@ -103,13 +103,13 @@ def test_the_faster_kernel_becomes_the_candidate_and_the_pool_learns_what_it_was
         job = rig.job(job_id)
         assert job.state is JobState.SUCCEEDED
         assert sources(rig, job_id) == ["t1 ; t1", "t2 ; t1"]
-        assert [one.speedup for one in rig.candidates(job_id)] == [pytest.approx(1.2), pytest.approx(1.3)]
+        assert [item.speedup for item in rig.candidates(job_id)] == [pytest.approx(1.2), pytest.approx(1.3)]
         assert kinds(rig, job_id)[StepKind.IMPROVE] == 2
         assert kinds(rig, job_id)[StepKind.EVALUATE] == 4
-        prompt = next(text_of(one) for one in server.requests if kind_of(one) == "improve")
+        prompt = next(text_of(item) for item in server.requests if kind_of(item) == "improve")
         assert "1.100 times as fast as PyTorch eager (95 % interval" in prompt
         assert "Nothing." in prompt.split("# What else was tried")[1]
-        aligned = [text_of(one) for one in server.requests if kind_of(one) == "align"]
+        aligned = [text_of(item) for item in server.requests if kind_of(item) == "align"]
         assert all(" t1" in text.split('<data name="kernel">')[1] for text in aligned)
         assert job.cost_usd == pytest.approx(CALL_USD * len(server.paid))
         assert len(rig.calls(job_id)) == len(server.paid)
@@ -137,8 +137,8 @@ def test_a_slower_a_wrong_and_an_unbelievable_kernel_leave_the_candidate_as_it_i
     assert rig.job(job_id).state is JobState.SUCCEEDED
     assert sources(rig, job_id) == ["t1 ;", "t2 ;"]
     candidates = rig.candidates(job_id)
-    assert [one.speedup for one in candidates] == [pytest.approx(1.1), pytest.approx(1.2)]
-    assert all(one.aligned_strategy_id is not None for one in candidates)
+    assert [candidate.speedup for candidate in candidates] == [pytest.approx(1.1), pytest.approx(1.2)]
+    assert all(candidate.aligned_strategy_id is not None for candidate in candidates)
     assert StepKind.REVISE not in kinds(rig, job_id)
     with database.transaction() as session:
         query = select(EvaluationRow).where(
@@ -154,12 +154,12 @@ def test_garbage_costs_two_calls_and_no_evaluation(database: Database, settings:
         rig = ModelRig(database, settings, server)
         job_id = rig.submit(agents=AgentKind.LLM, method=METHOD)
         rig.run()
-        asked = [one for one in server.paid if kind_of(one) == "improve"]
+        asked = [item for item in server.paid if kind_of(item) == "improve"]
     assert len(asked) == 4
     assert rig.job(job_id).state is JobState.SUCCEEDED
     assert kinds(rig, job_id)[StepKind.EVALUATE] == 2
-    assert all(one.aligned_strategy_id is not None for one in rig.candidates(job_id))
-    assert {one.state for one in rig.candidates(job_id)} == {CandidateState.EVALUATED}
+    assert all(item.aligned_strategy_id is not None for item in rig.candidates(job_id))
+    assert {item.state for item in rig.candidates(job_id)} == {CandidateState.EVALUATED}
 
 
 def test_the_next_round_begins_from_the_better_kernel_and_is_told_of_the_worse(
@@ -170,7 +170,7 @@ def test_the_next_round_begins_from_the_better_kernel_and_is_told_of_the_worse(
         rig = ModelRig(database, settings, server)
         rig.submit(agents=AgentKind.LLM, method=method)
         rig.run()
-        asked = [text_of(one) for one in server.requests if kind_of(one) == "improve"]
+        asked = [text_of(item) for item in server.requests if kind_of(item) == "improve"]
     assert len(asked) == 4
     second = next(text for text in asked if "other tiles" in text)
     assert '<data name="kernel">\nt1 ;\n' in second
@@ -182,9 +182,9 @@ def test_no_revision_is_paid_for_that_could_not_be_measured(database: Database, 
         rig = ModelRig(database, settings, server)
         job_id = rig.submit(agents=AgentKind.LLM, method=METHOD, budgets=Budgets(candidates=2))
         rig.run()
-        assert "improve" not in {kind_of(one) for one in server.requests}
+        assert "improve" not in {kind_of(candidate) for candidate in server.requests}
     assert rig.job(job_id).state is JobState.SUCCEEDED
-    assert all(one.aligned_strategy_id is not None for one in rig.candidates(job_id))
+    assert all(candidate.aligned_strategy_id is not None for candidate in rig.candidates(job_id))
 
 
 def test_a_report_shows_what_each_generation_came_to(database: Database, settings: Settings) -> None:
@@ -192,7 +192,9 @@ def test_a_report_shows_what_each_generation_came_to(database: Database, setting
         rig = ModelRig(database, settings, server)
         job_id = rig.submit(agents=AgentKind.LLM, method=METHOD.model_copy(update={"generations": 2}))
         rig.run()
-    assert [(one.state, one.reason) for one in rig.candidates(job_id)] == [(CandidateState.EVALUATED, None)] * 3
+    assert [(candidate.state, candidate.reason) for candidate in rig.candidates(job_id)] == [
+        (CandidateState.EVALUATED, None)
+    ] * 3
     with database.transaction() as session:
         found = report(session, rig.job(job_id).team_id, job_id)
     assert [(point.generation, point.candidates, point.counting) for point in found.trajectory] == [
@@ -212,12 +214,12 @@ def test_later_jobs_are_shown_what_changes_were_worth_on_similar_problems(
         rig = ModelRig(database, settings, server)
         rig.submit(agents=AgentKind.LLM, problem=problem("log_softmax"), method=METHOD)
         rig.run()
-        assert not [one for one in server.requests if "lesson" in text_of(one)]
+        assert not [item for item in server.requests if "lesson" in text_of(item)]
         server.requests.clear()
         rig.submit(agents=AgentKind.LLM, method=METHOD, seed=3)
         rig.submit(agents=AgentKind.LLM, method=METHOD.model_copy(update={"pool": False}), seed=4)
         rig.run()
-        asked = [text_of(one) for one in server.requests if kind_of(one) == "translate_strategy"]
+        asked = [text_of(item) for item in server.requests if kind_of(item) == "translate_strategy"]
     told = [text for text in asked if '<data name="lesson">' in text]
     assert 0 < len(told) < len(asked)
     for text in told:
@@ -279,5 +281,5 @@ def test_a_measurement_that_is_never_had_leaves_the_kernel_and_its_alignment(
                 rig.make_ready(step.id)
     job = rig.job(job_id)
     assert job.state is JobState.SUCCEEDED
-    assert [one.verdict for one in rig.candidates(job_id)].count(Verdict.REPRODUCED) >= 1
-    assert all(one.aligned_strategy_id is not None for one in rig.candidates(job_id))
+    assert [candidate.verdict for candidate in rig.candidates(job_id)].count(Verdict.REPRODUCED) >= 1
+    assert all(candidate.aligned_strategy_id is not None for candidate in rig.candidates(job_id))

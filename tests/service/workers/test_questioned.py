@@ -101,7 +101,7 @@ def test_who_cheats_again_is_asked_once_and_no_more(database: Database, settings
         asked = [request for request in server.requests if _asks_about(request)]
     assert rig.job(job_id).state is JobState.FAILED
     answers = [candidate for candidate in rig.candidates(job_id) if candidate.operator is Operator.MUTATION]
-    others = [one for one in _quarantined(rig, job_id) if one.operator is not Operator.MUTATION]
+    others = [item for item in _quarantined(rig, job_id) if item.operator is not Operator.MUTATION]
     assert len(answers) == len(others) == len(asked) > 0
     assert {answer.verdict for answer in answers} <= {None, Verdict.QUARANTINED}
     assert all(candidate.state is not CandidateState.ACTIVE for candidate in rig.candidates(job_id))

@@ -58,7 +58,7 @@ def test_only_the_kernel_is_measured_and_stands_beside_the_old_one(rig: Rig) -> 
     assert kinds == [StepKind.PREPARE, StepKind.EVALUATE, StepKind.CONFIRM]
     with rig.database.transaction() as session:
         found = measurements(session, ended.team_id, winner.job_id, str(winner.id)).items
-    assert [(one.job, one.purpose) for one in found] == [
+    assert [(each.job, each.purpose) for each in found] == [
         (job.id, "confirm"), (job.id, "evaluate"), (winner.job_id, "confirm"), (winner.job_id, "evaluate"),
     ]  # fmt: skip
 

@@ -51,8 +51,8 @@ def test_directives_hold_in_every_method(database: Database, settings: Settings,
     job, candidates = rig.job(job_id), rig.candidates(job_id)
     assert (job.state, job.reason) == (JobState.SUCCEEDED, None)
     injected = [candidate for candidate in candidates if candidate.operator is Operator.INJECTED]
-    assert [one.state for one in injected] == [CandidateState.EVALUATED] * 2
-    assert [one.speedup for one in injected] == [pytest.approx(1.9), pytest.approx(1.7)]
+    assert [item.state for item in injected] == [CandidateState.EVALUATED] * 2
+    assert [item.speedup for item in injected] == [pytest.approx(1.9), pytest.approx(1.7)]
     assert max(candidate.speedup or 0 for candidate in candidates) >= injected[0].speedup, "it may become a parent"
     assert candidates[0].survives, "it is pinned"
     assert (candidates[0].speedup or 0) < injected[1].speedup, "and not for its speed"

@@ -89,7 +89,7 @@ def test_a_promoted_technique_is_offered_with_what_is_known_of_it(taught: tuple[
         texts = prompts(server, kind)
         assert texts
         for text in texts:
-            offered = {one["id"]: one for one in listed(text)}
+            offered = {item["id"]: item for item in listed(text)}
             assert set(offered) == {"t3x"}
             assert offered["t3x"]["meaning"] == MEANING
             assert "kernels count, on 2 problems (softmax)" in offered["t3x"]["measured"]

@@ -70,8 +70,8 @@ def test_a_receiver_that_trickles_or_says_nothing_or_nonsense_is_cut_off() -> No
                 break
         rude, _ = listener.accept()
         rude.sendall(b"nonsense\r\n\r\n")
-        for one in (silent, slow, rude):
-            one.close()
+        for item in (silent, slow, rude):
+            item.close()
 
     thread = threading.Thread(target=trickle)
     thread.start()

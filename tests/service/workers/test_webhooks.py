@@ -163,7 +163,7 @@ def test_a_failure_is_tried_again_later_with_the_same_id_and_logged(
     assert len(receiver.ids()) == 3
     with database.transaction() as session:
         log = session.query(WebhookAttempt).order_by(WebhookAttempt.number).all()
-        assert [(one.outcome, one.status) for one in log] == [("http_error", 500), ("redirect", 302), ("ok", 204)]
+        assert [(item.outcome, item.status) for item in log] == [("http_error", 500), ("redirect", 302), ("ok", 204)]
         assert log[0].excerpt is not None
         assert log[0].excerpt.startswith("thanks [31mxxx")
         assert len(log[0].excerpt) <= 1_024

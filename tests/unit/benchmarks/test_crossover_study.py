@@ -148,7 +148,7 @@ def test_templates_keep_every_technique_of_any_number_of_them(briefing: Briefing
         trials, _ = _size(study(briefing, playbook()), Size.parse(text), options)  # type: ignore[arg-type]
         strategy = [trial for trial in trials if trial.arm is Arm.STRATEGY]
         assert len(strategy) == 4
-        assert {one.outcome for one in strategy} == {Outcome.SUCCESS}
+        assert {item.outcome for item in strategy} == {Outcome.SUCCESS}
 
 
 @pytest.mark.parametrize(

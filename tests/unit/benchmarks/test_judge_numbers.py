@@ -238,7 +238,7 @@ def test_a_printed_test_run_is_a_record_too() -> None:
     text = "..\nhalf_precision: policy_breach: fp16\n.\nnan_everywhere: crash: so\ngelu: audited, kernel 6 us\n96\n"
     text += "inputs_fetched_ahead: audited, 0.987 times as fast as without\n"
     text += "inputs_kept_in_the_cache: audited, 1.312 times as fast as without\n"
-    found = [(one["part"], one["name"], one["ok"]) for one in exploit_results.printed(text)]
+    found = [(item["part"], item["name"], item["ok"]) for item in exploit_results.printed(text)]
     assert found == [
         ("exploits", "half_precision", True),
         ("exploits", "nan_everywhere", False),
@@ -288,7 +288,7 @@ WRITTEN = (
 def test_written_kernels_build(name: str) -> None:
     problem, facts = problems.load(name), built_in(name)
     found = kernels_of(briefing(facts, Target.CUDA).model_copy(update={"problem": problem}), 2)
-    assert len({one.kernel.content_hash() for one in found}) == 2
+    assert len({item.kernel.content_hash() for item in found}) == 2
     kernel = found[0].kernel
     compile_cuda(kernel.model_copy(update={"source": COMMON + kernel.source}), facts)
 

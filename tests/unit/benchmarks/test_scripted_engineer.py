@@ -45,13 +45,13 @@ def _crossed(engineer: ScriptedEngineer, first: Strategy, second: Strategy) -> S
 def test_first_strategies_are_single_ideas_that_combine(target: Target, columns: int) -> None:
     about = briefing(_softmax(8, columns)[0], target)
     found = ideas(_space(about))
-    assert len({one.ids() for one in found}) == len(found) >= 6
+    assert len({item.ids() for item in found}) == len(found) >= 6
     assert found[-1] == Strategy(techniques=())
-    assert max(len(one.techniques) for one in found) <= 2, "a companion only where an idea cannot stand alone"
+    assert max(len(item.techniques) for item in found) <= 2, "a companion only where an idea cannot stand alone"
     engineer = ScriptedEngineer(lambda: about)
-    larger = [_crossed(engineer, one, other) for one, other in combinations(found[:4], 2)]
-    assert max(len(one.techniques) for one in larger) > 2
-    assert all(_space(about).valid(one) for one in larger)
+    larger = [_crossed(engineer, item, other) for item, other in combinations(found[:4], 2)]
+    assert max(len(item.techniques) for item in larger) > 2
+    assert all(_space(about).valid(item) for item in larger)
 
 
 def test_a_combination_that_the_job_has_had_gets_one_idea_more() -> None:
@@ -64,7 +64,7 @@ def test_a_combination_that_the_job_has_had_gets_one_idea_more() -> None:
 
 def test_on_long_rows_the_first_ideas_are_those_that_save_traffic() -> None:
     found = ideas(_space(briefing(_softmax(8, LONG)[0], Target.CUDA)))[:6]
-    first = {name for one in found for name in one.ids()}
+    first = {name for item in found for name in item.ids()}
     assert {"vector_loads", "online_softmax", "cluster_rows", "shared_rows"} <= first
 
 
@@ -74,11 +74,11 @@ def test_every_idea_and_all_of_them_together_build_as_cuda() -> None:
     found = ideas(_space(about))
     engineer = ScriptedEngineer(lambda: about)
     everything = found[0]
-    for one in found[1:-1]:
-        everything = _crossed(engineer, everything, one)
+    for item in found[1:-1]:
+        everything = _crossed(engineer, everything, item)
     assert {"vector_loads", "online_softmax", "cluster_rows"} <= set(everything.ids())
-    for one in (*found, everything):
-        compile_cuda(PlaybookTranslator().translate(about, one, (), 0), facts)
+    for item in (*found, everything):
+        compile_cuda(PlaybookTranslator().translate(about, item, (), 0), facts)
 
 
 def test_every_idea_is_right_on_a_cpu(builds: Path) -> None:

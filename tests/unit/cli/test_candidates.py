@@ -58,7 +58,7 @@ def test_all_candidates_are_fetched_a_page_at_a_time() -> None:
     with serve(*(Answer(body=json.dumps(page).encode()) for page in pages)) as script:
         options = ["--all", "--order", "speedup", "--server", script.url]
         result = CliRunner().invoke(app, ["candidates", JOB, *options])
-        asked = [set(one.path.split("?")[1].split("&")) for one in script.asked]
+        asked = [set(item.path.split("?")[1].split("&")) for item in script.asked]
     assert result.exit_code == 0, result.output
     assert asked == [{"order=speedup", "limit=200"}, {"order=speedup", "limit=200", "cursor=abc"}]
     assert len(result.output.splitlines()) == 3, "a head and both, and no more to fetch"

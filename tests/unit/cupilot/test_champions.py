@@ -28,9 +28,9 @@ def named(champion: Champion) -> str:
 
 def test_champions_ship_for_current_problems_and_one_stands_for_each() -> None:
     assert len(ALL) >= 14
-    places = [(one.problem, one.policy, one.target, one.arch) for one in ALL]
+    places = [(item.problem, item.policy, item.target, item.arch) for item in ALL]
     assert len(set(places)) == len(places)
-    assert {one.problem_hash for one in ALL} <= set(problems.hashes())
+    assert {item.problem_hash for item in ALL} <= set(problems.hashes())
 
 
 @pytest.mark.parametrize("champion", ALL, ids=named)

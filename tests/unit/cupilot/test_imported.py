@@ -39,7 +39,7 @@ def test_techniques_are_those_that_the_text_shows(target: Target, text: str, tec
     assert strategy.ids() == techniques
     assert set(techniques) <= {technique.id for technique in catalogue() if target in technique.targets}
     wrong = problems_with(strategy, catalogue(), target, NumericsPolicy.TF32)
-    assert all("requires" in one for one in wrong), "what the text does not show may be there"
+    assert all("requires" in item for item in wrong), "what the text does not show may be there"
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_a_full_size_is_the_published_one(facts: dict[str, str]) -> None:
         model, inputs = _run(problems.load(facts["name"], size="full").source)
         output = model(*inputs)
         state = [(name, tensor) for name, tensor in model.named_parameters()]
-    assert [_shape(one) for one in inputs] == facts["inputs"].split()
+    assert [_shape(item) for item in inputs] == facts["inputs"].split()
     assert [f"{name}={_shape(tensor)}" for name, tensor in state] == facts["params"].split()
     assert _shape(output) == facts["output"]
 

@@ -20,7 +20,7 @@ def problems(found: dict[str, Any]) -> list[str]:
     try:
         getattr(client, f"V1{found['kind']}").model_validate(_with_text_quantities(found))
     except ValidationError as error:
-        return [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        return [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
     return []
 
 

@@ -172,5 +172,5 @@ def problems(found: dict[str, Any]) -> list[str]:
     try:
         model.model_validate(found)
     except ValidationError as error:
-        return [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        return [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
     return []

@@ -130,8 +130,8 @@ def test_the_published_sizes_are_the_defaults() -> None:
     assert (sum(map(len, made)), made[0], stop) == (40, [Operator.REWRITE] * 4, StopReason.GENERATIONS)
     assert Counter(made[1]) == {Operator.CODE_CROSSOVER: 2, Operator.MUTATION: 2}
     made, _ = whole_run(AiCudaEngineerConfig(), counts=True)
-    assert [len(one) for one in made] == [1, *[4] * 10, 5]
-    assert {operator for one in made[1:11] for operator in one} == {Operator.OPTIMISATION}
+    assert [len(item) for item in made] == [1, *[4] * 10, 5]
+    assert {operator for item in made[1:11] for operator in item} == {Operator.OPTIMISATION}
     assert set(made[11]) == {Operator.COMPOSITION}
 
 
@@ -151,7 +151,7 @@ def test_the_papers_preset_is_sce_at_the_papers_size() -> None:
     assert config.model_dump(exclude={"name", "population", "epochs"}) == SceConfig().model_dump(
         exclude={"name", "population", "epochs"}
     )
-    assert [one.operator for one in method_for(config).propose([], 0, Random(0))] == [Operator.INITIAL] * 50
+    assert [item.operator for item in method_for(config).propose([], 0, Random(0))] == [Operator.INITIAL] * 50
 
 
 def test_funsearch_draws_from_the_generations_island_the_better_ones_more_often() -> None:
@@ -217,10 +217,10 @@ def test_crossover_of_code_changes_the_operator_and_nothing_else(
 ) -> None:
     plain = method_for(SceConfig()).propose(population, generation, Random(seed))
     code = method_for(SceConfig(crossover="code")).propose(population, generation, Random(seed))  # type: ignore[arg-type]
-    assert [(one.parents, one.operator is Operator.INITIAL) for one in plain] == [
-        (one.parents, one.operator is Operator.INITIAL) for one in code
+    assert [(item.parents, item.operator is Operator.INITIAL) for item in plain] == [
+        (item.parents, item.operator is Operator.INITIAL) for item in code
     ]
-    assert Operator.CROSSOVER not in {one.operator for one in code}
+    assert Operator.CROSSOVER not in {item.operator for item in code}
 
 
 @given(populations(), st.integers())

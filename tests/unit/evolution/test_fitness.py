@@ -141,10 +141,10 @@ def test_members_without_counters_are_ranked_by_speed_alone() -> None:
 
     def members(first: Evaluation, second: Evaluation) -> list[str]:
         population = [
-            member(candidate=name, ordinal=place, strategy=strategy(), evaluation=one, **common)  # type: ignore[arg-type]
-            for place, (name, one) in enumerate((("slow", first), ("fast", second)))
+            member(candidate=name, ordinal=place, strategy=strategy(), evaluation=item, **common)  # type: ignore[arg-type]
+            for place, (name, item) in enumerate((("slow", first), ("fast", second)))
         ]
-        return [one.candidate for one in ranked(population)]
+        return [item.candidate for item in ranked(population)]
 
     assert members(slow, blind) == ["fast", "slow"]
     assert members(slow, fast) == ["slow", "fast"]

@@ -83,7 +83,7 @@ def test_an_unknown_technique_is_known_again_by_another_spelling() -> None:
 @given(st.permutations(sorted(technique.id for technique in catalogue())[:6]))
 def test_order_and_prose_do_not_count(order: list[str]) -> None:
     mixed = Strategy(techniques=tuple(TechniqueUse(id=member) for member in order), rationale="why")
-    ordered = Strategy(techniques=tuple(TechniqueUse(id=one) for one in sorted(order)))
+    ordered = Strategy(techniques=tuple(TechniqueUse(id=item) for item in sorted(order)))
     assert strategy_key(mixed, catalogue()) == strategy_key(ordered, catalogue())
 
 

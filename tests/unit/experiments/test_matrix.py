@@ -40,15 +40,15 @@ def test_every_cell_comes_once_in_whole_blocks(arms: int, problems: int, seeds: 
     assert len(set(order)) == len(order) == arms * problems * seeds
     for start in range(0, len(order), arms):
         block = order[start : start + arms]
-        assert {(one.problem, one.seed) for one in block} == {(block[0].problem, block[0].seed)}
-        assert {one.arm for one in block} == set(range(arms))
+        assert {(item.problem, item.seed) for item in block} == {(block[0].problem, block[0].seed)}
+        assert {item.arm for item in block} == set(range(arms))
 
 
 @given(small, small, small)
 @settings(max_examples=60, deadline=None)
 def test_arms_take_turns_at_being_first_on_every_problem(arms: int, problems: int, rounds: int) -> None:
     order = cells(arms, problems, arms * rounds)
-    first = Counter((one.problem, one.arm) for one in order[::arms])
+    first = Counter((item.problem, item.arm) for item in order[::arms])
     assert set(first.values()) == {rounds}
 
 
@@ -84,7 +84,7 @@ def test_only_arms_that_may_call_models_cost_money() -> None:
 
 def test_switches_cross_every_arm() -> None:
     found = crossed([arm("a"), arm("b", population=4)], {"pool": [True, False], "generations": [1, 2]})
-    assert [one.name for one in found[:4]] == [
+    assert [item.name for item in found[:4]] == [
         "a pool=on generations=1",
         "a pool=on generations=2",
         "a pool=off generations=1",

@@ -83,7 +83,7 @@ def test_nothing_is_claimed_from_too_few(size: int) -> None:
 @given(values)
 @settings(max_examples=60, deadline=None)
 def test_intervals_hold_their_estimates_and_mirror_their_samples(sample: list[float]) -> None:
-    mirrored = [-one for one in sample]
+    mirrored = [-item for item in sample]
     assert signed_rank_test(sample) == pytest.approx(signed_rank_test(mirrored))
     assert hodges_lehmann(sample) == pytest.approx(-hodges_lehmann(mirrored))
     for interval in (median_interval, hodges_lehmann_interval):

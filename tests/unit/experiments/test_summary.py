@@ -198,11 +198,11 @@ def test_main_effects_use_every_pair_and_blocks_as_samples() -> None:
         for comparison in summarise(view(of, 3), rows).comparisons
         if comparison.kind == "switch"
     }
-    assert {name: one.ratio for name, one in found.items()} == {
+    assert {name: value.ratio for name, value in found.items()} == {
         "pool=off": pytest.approx(1.2),
         "roofline_guidance=off": pytest.approx(0.5),
     }
-    assert all(one.blocks == 6 for one in found.values())
+    assert all(value.blocks == 6 for value in found.values())
 
 
 def test_convergence_keeps_the_best_of_jobs_that_stopped_early() -> None:
@@ -281,9 +281,9 @@ def test_the_bundle_is_whole_and_repeatable() -> None:
 
 
 def test_words_never_go_beyond_the_claim() -> None:
-    for one in (*report().comparisons, *report(seeds=1).comparisons):
-        sentence = claim(one)
-        assert f"**{one.claim}**" in sentence
+    for item in (*report().comparisons, *report(seeds=1).comparisons):
+        sentence = claim(item)
+        assert f"**{item.claim}**" in sentence
         assert "interval" in sentence
 
 

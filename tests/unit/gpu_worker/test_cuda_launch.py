@@ -63,7 +63,7 @@ class Encoder:
     def __call__(self, place: Any, *told: Any) -> int:
         assert place.value % 64 == 0, "the driver wants the map aligned"
         ctypes.memset(place.value, 0xAB, tensor_maps.BYTES)
-        self.told = [list(one) if isinstance(one, ctypes.Array) else one.value for one in told]
+        self.told = [list(item) if isinstance(item, ctypes.Array) else item.value for item in told]
         return self.status
 
 

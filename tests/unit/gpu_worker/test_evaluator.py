@@ -223,7 +223,7 @@ def test_a_spare_runner_that_cannot_start_harms_no_kernel_under_way(
     results = [evaluator.evaluate(PROBLEM, preparation, kernel(KERNEL + f"// {place}\n")) for place in range(4)]
     assert [len(children("gpu_worker/runner.py")) > 0, len(list(tmp_path.glob("cupilot-runner-*")))] == [True, 1]
     evaluator.close()
-    assert [one.verdict for one in (results[0], results[2], results[3])] == [Verdict.AUDITED] * 3
+    assert [item.verdict for item in (results[0], results[2], results[3])] == [Verdict.AUDITED] * 3
     failure = results[1].failure
     assert failure is not None, "without a spare it starts one, once"
     assert (failure.kind, "Cannot allocate memory" in failure.message) == (FailureKind.INFRASTRUCTURE, True)

@@ -47,7 +47,7 @@ def point(low: float, **tunables: int) -> SweepPoint:
 def test_one_tunable_at_a_time_the_nearest_first_and_in_turn() -> None:
     both = plan(B=(256, [1024, 128, 256, 512]), A=(4, [1, 2, 4]))
     points = one_at_a_time(both, 12)
-    assert [(one["A"], one["B"]) for one in points] == [(2, 256), (4, 512), (1, 256), (4, 128), (4, 1024)]
+    assert [(item["A"], item["B"]) for item in points] == [(2, 256), (4, 512), (1, 256), (4, 128), (4, 1024)]
     assert one_at_a_time(both, 2) == points[:2]
     assert one_at_a_time(plan(A=(4, [4])), 12) == []
     assert one_at_a_time(plan(), 12) == []
@@ -94,12 +94,12 @@ def test_the_best_point_is_judged_and_reported(patient: Evaluator, preparation: 
     assert found.kernel_hash == kernel.content_hash()
     assert found.tunables == {"PASSES": FAST}, found.sweep
     assert {law.law for law in found.laws} == set(preparation.laws)
-    points = {one.tunables["PASSES"]: one for one in found.sweep}
+    points = {item.tunables["PASSES"]: item for item in found.sweep}
     assert list(points) == [SLOW, BROKEN, WRONG, FAST]
     assert points[SLOW].judged
     assert points[FAST].judged
     assert points[FAST].speedup == found.comparisons[0].speedup
-    failures = {value: one.failure.kind for value, one in points.items() if one.failure}
+    failures = {value: item.failure.kind for value, item in points.items() if item.failure}
     assert failures == {BROKEN: FailureKind.COMPILE_ERROR, WRONG: FailureKind.WRONG_VALUE}
     assert set(PHASES) <= {phase.name for phase in found.phases}
     assert found.build is not None
@@ -121,7 +121,7 @@ def test_another_source_of_the_same_code_at_every_point_is_judged_once(
 
     found = patient.evaluate(PROBLEM, preparation, of(KERNEL), timeout=600)
     assert found.tunables == {"PASSES": FAST}, found.sweep
-    assert len({one.code for one in found.sweep}) == 3, "each point is code of its own, those that failed too"
+    assert len({item.code for item in found.sweep}) == 3, "each point is code of its own, those that failed too"
 
     other = of("// in other words\n" + KERNEL)
     again = patient.evaluate(PROBLEM, preparation, other, timeout=600)

@@ -51,11 +51,11 @@ def test_the_result_is_always_json_that_postgres_takes(value: Any) -> None:
             assert "\0" not in item
             item.encode()
         elif isinstance(item, list):
-            for one in item:
-                check(one)
+            for each in item:
+                check(each)
         elif isinstance(item, dict):
-            for key, one in item.items():
+            for key, each in item.items():
                 check(key)
-                check(one)
+                check(each)
 
     check(json.loads(to_json(value), parse_constant=refuse))

@@ -18,7 +18,7 @@ def near(
 
 
 def ids(ranked: list[Ranked]) -> list[str]:
-    return [one.id for one in ranked]
+    return [item.id for item in ranked]
 
 
 neighbours = st.lists(
@@ -38,8 +38,8 @@ neighbours = st.lists(
 @given(neighbours, st.integers(1, 12))
 def test_each_strategy_appears_once_and_places_are_filled(found: list[Neighbour], limit: int) -> None:
     ranked = rank(found, "sm_90", limit)
-    signature = {one.id: one.signature for one in found}
-    shown = [signature[one.id] for one in ranked]
+    signature = {item.id: item.signature for item in found}
+    shown = [signature[item.id] for item in ranked]
     assert len(set(shown)) == len(shown) == min(limit, len(set(signature.values())))
 
 
@@ -54,12 +54,12 @@ def test_order_of_arrival_does_not_matter(found: list[Neighbour], limit: int) ->
 def test_failures_come_last_and_stand_only_for_strategies_that_never_counted(
     found: list[Neighbour], limit: int
 ) -> None:
-    by_id = {one.id: one for one in found}
-    good = {one.signature for one in found if one.gain is not None}
-    shown = [by_id[one.id] for one in rank(found, "sm_90", limit)]
-    counting = [one.gain is not None for one in shown]
+    by_id = {item.id: item for item in found}
+    good = {item.signature for item in found if item.gain is not None}
+    shown = [by_id[item.id] for item in rank(found, "sm_90", limit)]
+    counting = [item.gain is not None for item in shown]
     assert counting == sorted(counting, reverse=True)
-    assert all((one.gain is not None) == (one.signature in good) for one in shown)
+    assert all((item.gain is not None) == (item.signature in good) for item in shown)
 
 
 def test_the_larger_gain_of_equally_similar_problems_comes_first() -> None:

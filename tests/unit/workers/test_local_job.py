@@ -266,8 +266,8 @@ def test_a_wrong_kernel_is_mended_and_counts() -> None:
     done = run(ScriptedJudge(broken="technique_a"))
     mended = [candidate for candidate in done.candidates if len(candidate.history) == 2]
     assert mended
-    assert all(one.evaluation is not None and one.evaluation.verdict.counts for one in mended)
-    assert all(one.history[0].evaluation.failure for one in mended if one.history[0].evaluation)
+    assert all(item.evaluation is not None and item.evaluation.verdict.counts for item in mended)
+    assert all(item.history[0].evaluation.failure for item in mended if item.history[0].evaluation)
 
 
 def test_a_speed_that_does_not_hold_makes_way_for_the_next_best() -> None:
@@ -364,8 +364,8 @@ def test_a_later_problem_is_shown_what_an_earlier_one_learned() -> None:
     second.run()
     shown = second.agents.manager.shown  # type: ignore[attr-defined]
     assert shown
-    assert [one.entry.verdict.counts for one in shown] == sorted(
-        (one.entry.verdict.counts for one in shown), reverse=True
+    assert [item.entry.verdict.counts for item in shown] == sorted(
+        (item.entry.verdict.counts for item in shown), reverse=True
     )
     assert first.agents.manager.shown == []  # type: ignore[attr-defined]
 

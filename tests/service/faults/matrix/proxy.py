@@ -48,10 +48,10 @@ class Proxy:
         with self._lock:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:
-            for one in pair:
+            for item in pair:
                 with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
-                one.close()
+                    item.shutdown(socket.SHUT_RDWR)
+                item.close()
 
     def _accept(self) -> None:
         while True:
@@ -80,6 +80,6 @@ class Proxy:
             while data := source.recv(65_536):
                 self._whole.wait()
                 sink.sendall(data)
-        for one in (source, sink):
+        for item in (source, sink):
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                item.shutdown(socket.SHUT_RDWR)

@@ -164,9 +164,9 @@ def test_an_ensemble_shares_the_reading_of_kernels(briefing: Briefing) -> None:
                 briefing, attempt.model_copy(update={"kernel": kernel})
             )
             LlmProphet(gateway, Rules()).diagnose(briefing, attempt.model_copy(update={"kernel": kernel}))
-    assert [one.seed for one in listener.asked] == [one.seed for one in again.asked]
+    assert [item.seed for item in listener.asked] == [item.seed for item in again.asked]
     for role in (AgentRole.TRANSLATOR, AgentRole.PROPHET):
-        drawn = {pair.choose(role, one.seed).name for one in listener.asked if one.role is role}
+        drawn = {pair.choose(role, item.seed).name for item in listener.asked if item.role is role}
         assert drawn == {"openai/a", "openai/b"}
 
 

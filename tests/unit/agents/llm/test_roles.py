@@ -83,14 +83,14 @@ def test_initial_strategies_are_valid_distinct_and_bounded(briefing: Briefing) -
     reply = strategies(good, good, use("my_new_idea"), use(CUDA_ONLY.id), use(CPU_TECHNIQUE.id, nonsense=1), "text")
     with ScriptedModel([reply]) as model:
         made = LlmManager(gateway(model)).initial_strategies(briefing, [], count=8, seed=1)
-    assert [one.strategy.ids() for one in made] == [(CPU_TECHNIQUE.id,), ("my_new_idea",)]
-    assert {one.source for one in made} == {StrategySource.IDEA}
+    assert [item.strategy.ids() for item in made] == [(CPU_TECHNIQUE.id,), ("my_new_idea",)]
+    assert {item.source for item in made} == {StrategySource.IDEA}
 
 
 def test_only_bad_strategies_get_a_repair_turn_that_says_why(briefing: Briefing) -> None:
     with ScriptedModel([strategies(use(CUDA_ONLY.id)), strategies(use(CPU_TECHNIQUE.id))]) as model:
         made = LlmManager(gateway(model)).initial_strategies(briefing, [], count=8, seed=1)
-    assert [one.strategy.ids() for one in made] == [(CPU_TECHNIQUE.id,)]
+    assert [item.strategy.ids() for item in made] == [(CPU_TECHNIQUE.id,)]
     assert "is not for target cpu" in model.requests[1]["messages"][-1]["content"]
 
 
@@ -104,7 +104,7 @@ def test_a_banned_technique_that_is_proposed_all_the_same_gets_the_repair_turn(b
     assert crossed.ids() == ("another_idea",)
     with ScriptedModel([strategies(use(CPU_TECHNIQUE.id), use("another_idea"))]) as model:
         made = LlmManager(gateway(model)).initial_strategies(banned, [], count=8, seed=1)
-    assert [one.strategy.ids() for one in made] == [("another_idea",)]
+    assert [item.strategy.ids() for item in made] == [("another_idea",)]
 
 
 def test_the_pool_in_a_prompt_says_what_each_technique_was_measured_to_be_worth(briefing: Briefing) -> None:

@@ -21,16 +21,16 @@ def test_the_templates_take_away_what_they_put_in(target: Target) -> None:
     for item in PLAYBOOK.manager.initial_strategies(brief, [], 6, 0):
         winner = PLAYBOOK.translator.translate(brief, item.strategy, (), 0)
         found = ablations(brief, item.strategy, winner)
-        assert [one.technique for one in found] == list(item.strategy.ids())
-        for one in found:
-            assert one.technique not in one.strategy.ids()
-            assert {one.technique, *one.removed, *one.strategy.ids()} == set(item.strategy.ids())
-            if one.kernel is None:
-                assert one.note
+        assert [each.technique for each in found] == list(item.strategy.ids())
+        for each in found:
+            assert each.technique not in each.strategy.ids()
+            assert {each.technique, *each.removed, *each.strategy.ids()} == set(item.strategy.ids())
+            if each.kernel is None:
+                assert each.note
             else:
-                assert one.way is AblationWay.PLAYBOOK
-                assert one.kernel == PLAYBOOK.translator.translate(brief, one.strategy, (), 0)
-    assert any(one.kernel is not None and not one.same_code for one in found)
+                assert each.way is AblationWay.PLAYBOOK
+                assert each.kernel == PLAYBOOK.translator.translate(brief, each.strategy, (), 0)
+    assert any(each.kernel is not None and not each.same_code for each in found)
 
 
 def test_what_cannot_be_rendered_without_a_technique_goes_with_it() -> None:

@@ -66,7 +66,7 @@ def test_every_technique_has_a_template_and_templates_know_no_others() -> None:
     }
     for target, families in tables.items():
         applied = {technique for family in families for technique in family}
-        assert applied == {one.id for one in catalogue() if target in one.targets} - FOR_MODELS
+        assert applied == {each.id for each in catalogue() if target in each.targets} - FOR_MODELS
 
 
 def test_rules_name_techniques_of_the_catalogue() -> None:

@@ -99,7 +99,7 @@ def test_a_row_that_no_block_can_keep_is_kept_by_a_cluster_and_what_it_keeps_it_
     assert found.advice[0].reason.endswith("; together with shared_rows")
     older = briefing(facts, Target.CUDA)
     older = older.model_copy(update={"device": older.device.model_copy(update={"arch": "sm_80"})})
-    assert "cluster_rows" not in [one.technique for one in diagnosed(*three_readings(older)).advice]
+    assert "cluster_rows" not in [item.technique for item in diagnosed(*three_readings(older)).advice]
 
 
 def test_a_product_short_of_the_arithmetic_roof_is_compute_bound_and_not_blamed_for_memory() -> None:
