@@ -8,8 +8,8 @@ import math
 import torch
 import torch.nn as nn
 
-ROWS = 8192  # small: 4096
-COLS = 8192  # small: 4096
+ROWS = 8192  # small: 2048
+COLS = 8192  # small: 2048
 
 
 class Model(nn.Module):
