@@ -38,11 +38,12 @@ def add(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Make a webhook and print its secret, which is not shown again.
+    """Make a webhook and print its secret, which is not shown again. Slack and Microsoft Teams get words to show.
 
     \b
     Example:
         cupilot webhooks add https://ci.example.org/hook --event 'job.*'
+        cupilot webhooks add https://hooks.slack.com/services/... --event job.succeeded
     """
     with _checked(), connect(server, data) as client:
         _show(client.create_webhook(url, events=event, description=description), as_json=as_json)
