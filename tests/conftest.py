@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import typer.testing
 
+import cupilot.domain.value
+
 LONGEST = (
     "exploits/test_hostile_references.py",
     "service/faults/test_kills.py",
@@ -43,6 +45,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # LiteLLM asks for "the" event loop after each call. Python 3.11 then makes one that nobody closes, and whichever test
 # is running when it is collected fails for its sockets. A thread that was told to have none gets none, as in 3.14.
 asyncio.set_event_loop(None)
+
+# Before the command line, which has models built at their first use: the API's are built at once, whatever test begins.
+assert not cupilot.domain.value.BUILD_LATER
 
 # For each command that a test types, typer builds the whole command line: 0.08 s, longer than most commands take.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
