@@ -15,6 +15,7 @@ from agents.playbook.compiler.refusals import unsupported
 from agents.playbook.recognition import recognise
 from agents.playbook.templates.launches import as_launches
 from cupilot.domain.problem import Graph, GraphNode, NumericsPolicy, ProblemFacts, Target
+from cupilot.domain.syntax import parse
 
 SHOWN = 3
 """Calls that are named at most."""
@@ -84,7 +85,7 @@ def by_text(source: str) -> Iterator[NoTemplate]:
     None for a text that Python itself cannot read, or only on a deeper stack than this one.
     """
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     names = _imported(tree)

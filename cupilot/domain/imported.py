@@ -16,6 +16,7 @@ from pydantic import Field, field_validator
 from cupilot.domain.errors import Conflict, InvalidInput, InvalidPlan
 from cupilot.domain.problem import Target
 from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.domain.syntax import parse
 from cupilot.domain.value import Value, Vocabulary
 
 MAX_SOURCE_BYTES = 1024 * 1024
@@ -130,7 +131,7 @@ def check_import(source: str) -> None:
             where="kernel.source",
         )
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         reason = getattr(error, "msg", None) or "it is nested too deeply"

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import Field, JsonValue
 
 from cupilot.domain.errors import InvalidProblem
+from cupilot.domain.syntax import parse
 from cupilot.domain.value import Value, Vocabulary
 from cupilot.domain.workload import Workload, declared, specialised
 
@@ -221,7 +222,7 @@ def check_source(source: str) -> None:
     if "\0" in source:
         raise InvalidProblem("the problem file contains a NUL byte", where="problem.source")
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except (SyntaxError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
         reason = getattr(error, "msg", None) or "it is nested too deeply"

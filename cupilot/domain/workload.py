@@ -23,6 +23,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from cupilot.domain.errors import InvalidProblem
+from cupilot.domain.syntax import parse
 from cupilot.domain.value import Value
 
 DECLARATION = "WORKLOADS"
@@ -65,7 +66,7 @@ def declared(source: str) -> tuple[Workload, ...]:
     if DECLARATION not in source:
         return ()
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except (SyntaxError, RecursionError, MemoryError, ValueError):
         return ()
     constants = _constants(tree)
@@ -76,7 +77,7 @@ def declared(source: str) -> tuple[Workload, ...]:
 
 def specialised(source: str, workload: Workload) -> str:
     """Return the file of one workload of a source that declares it."""
-    constants = _constants(ast.parse(source))
+    constants = _constants(parse(source))
     texts = {name: _literal(value) for name, value in workload.values.items()}
     texts[DECLARATION] = "()"
     lines = source.encode().splitlines(keepends=True)
