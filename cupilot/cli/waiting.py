@@ -21,7 +21,7 @@ def waits_for(client: Client, target: Target) -> list[str]:
     try:
         cluster = client.cluster()
     except ApiError:
-        return []  # the request itself says what is wrong
+        return []  # the job is made: a missing warning is no error
     lines = [f"the service is drained ({clean(cluster.drained)}): the job waits"] if cluster.drained else []
     if target not in cluster.targets:
         lines.append(f"no live worker has the target {target.value}: the job waits for one")

@@ -1,6 +1,6 @@
 """Choose the next step: weighted fair shares of a queue between teams, and of a team's share between priorities.
 
-Shares are measured in seconds of workers, on device queues of devices: what finished steps took, fading with their
+Shares are measured in seconds of workers, or of devices on their queues: what finished steps took, fading with their
 age; what running ones have taken, at least an average step's; an average step's for each that is on its way. The next
 slot goes to the team with the least for its weight, and in the team to the priority with the least for its own. Of one
 team and priority, the job that began first goes first, so that it ends before later ones overtake it: they take what it

@@ -182,7 +182,7 @@ def test_no_revision_is_paid_for_that_could_not_be_measured(database: Database, 
         rig = ModelRig(database, settings, server)
         job_id = rig.submit(agents=AgentKind.LLM, method=METHOD, budgets=Budgets(candidates=2))
         rig.run()
-        assert "improve" not in {kind_of(candidate) for candidate in server.requests}
+        assert "improve" not in {kind_of(request) for request in server.requests}
     assert rig.job(job_id).state is JobState.SUCCEEDED
     assert all(candidate.aligned_strategy_id is not None for candidate in rig.candidates(job_id))
 
