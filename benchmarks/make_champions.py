@@ -1,7 +1,7 @@
 """Write the champions that ship with a release: ``python -m benchmarks.make_champions``.
 
 Sources are records in ``benchmarks/results`` whose winner was reproduced on a GPU (``--record NAME...``, by default all
-of ``h200_*``), or an installation's confirmed winners on built-in problems (``--server URL``, its key in
+of those on GPUs), or an installation's confirmed winners on built-in problems (``--server URL``, its key in
 ``CUPILOT_API_KEY``). Of several for a problem, policy, target and architecture the one with the highest lower bound
 over eager is kept; a shipped one is replaced by a faster one only, and none is slower than eager. Each file goes to
 ``cupilot/domain/shipped``.
@@ -166,13 +166,13 @@ def _say(line: str) -> None:
 def main() -> int:
     """Write champions from records, and from a server where one is named."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.make_champions", description=__doc__.splitlines()[0])
-    parser.add_argument("--record", nargs="*", help="names in benchmarks/results [h200_fp32* h200_tf32* h200_model*]")
+    parser.add_argument("--record", nargs="*", help="names in benchmarks/results [h200_fp32* h200_tf32* h200_model* h100_model*]")
     parser.add_argument("--server", metavar="URL", help="take the winners of this installation's jobs instead")
     options = parser.parse_args()
     if options.server:
         write(of_server(options.server))
         return 0
-    patterns = ("h200_fp32*.json", "h200_tf32*.json", "h200_model*.json")
+    patterns = ("h200_fp32*.json", "h200_tf32*.json", "h200_model*.json", "h100_model*.json")
     names = options.record or sorted(path.stem for pattern in patterns for path in records.RESULTS.glob(pattern))
     for name in names:
         write(of_record(name))
