@@ -166,7 +166,9 @@ def _say(line: str) -> None:
 def main() -> int:
     """Write champions from records, and from a server where one is named."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.make_champions", description=__doc__.splitlines()[0])
-    parser.add_argument("--record", nargs="*", help="names in benchmarks/results [h200_fp32* h200_tf32* h200_model* h100_model*]")
+    parser.add_argument(
+        "--record", nargs="*", help="names in benchmarks/results [h200_fp32* h200_tf32* h200_model* h100_model*]"
+    )
     parser.add_argument("--server", metavar="URL", help="take the winners of this installation's jobs instead")
     options = parser.parse_args()
     if options.server:

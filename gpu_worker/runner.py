@@ -17,6 +17,7 @@ if __name__ == "__main__":
 from gpu_worker.channel import Channel, ChannelClosed
 from gpu_worker.messages import runner as messages
 from gpu_worker.targets.base import GraphRunnerDevice, RunnerDevice, RunnerError, load_factory
+from gpu_worker.targets.borrowing import BorrowingRunnerDevice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,9 +50,11 @@ def answered(device: RunnerDevice, command: messages.Command, descriptors: Seque
 def _execute(device: RunnerDevice, command: messages.Command, descriptors: Sequence[int]) -> messages.Answer:
     match command:
         case messages.Run():
-            return messages.Timed(device.run(command.order))
+            return _timed(device, command.order)
         case messages.Capture() | messages.Replay():
             return _through_graph(device, command)
+        case messages.Lend() | messages.Free():
+            return _borrowing(device, command, descriptors)
         case messages.Attach():
             device.attach(command.handle, descriptors)
         case messages.Bind():
@@ -60,6 +63,22 @@ def _execute(device: RunnerDevice, command: messages.Command, descriptors: Seque
             device.reset()
         case messages.Load():
             return messages.Loaded(device.load(command.binary, command.launches))
+    return messages.Acknowledged()
+
+
+def _timed(device: RunnerDevice, order: Sequence[int]) -> messages.Timed:
+    seconds = device.run(order)
+    return messages.Timed(seconds, device.places() if isinstance(device, BorrowingRunnerDevice) else [])
+
+
+def _borrowing(
+    device: RunnerDevice, command: messages.Lend | messages.Free, descriptors: Sequence[int]
+) -> messages.Answer:
+    if not isinstance(device, BorrowingRunnerDevice):
+        raise RunnerError("infrastructure", "this runner takes no memory for results")
+    if isinstance(command, messages.Free):
+        return messages.Freed(device.free())
+    device.lend(command.handle, descriptors)
     return messages.Acknowledged()
 
 

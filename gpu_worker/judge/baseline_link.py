@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
-from cupilot.domain.evaluation import FailureKind
-from cupilot.domain.problem import Role, TensorSpec
+from cupilot.domain.evaluation import Baseline, FailureKind
+from cupilot.domain.problem import NumericsPolicy, Role, TensorSpec
 from gpu_worker.judge.clocks import BUSY
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference
@@ -20,6 +20,10 @@ from gpu_worker.messages import reference as messages
 
 MISMATCHES = 60
 """So many blocks whose time cannot be what the reference process says, and it cannot be timed at all."""
+
+
+COMPILE_MODES = {Baseline.COMPILE: "default", Baseline.MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
+"""Without Inductor's own graphs, which copy inputs that change: the timer puts both sides into graphs, or neither."""
 
 
 class BaselineLink:
@@ -89,3 +93,12 @@ class BaselineLink:
             message = f"the reference's clock disagreed with the judge's in {MISMATCHES} blocks in a row: {BUSY}"
             raise UnusableReference(message, FailureKind.INFRASTRUCTURE)
         return seconds
+
+
+def flags(baseline: Baseline, policy: NumericsPolicy) -> dict[str, str]:
+    """Return the settings under which a baseline is timed, for the record."""
+    return {
+        "mode": COMPILE_MODES.get(baseline, "eager"),
+        "tf32": "off" if policy is NumericsPolicy.FP32 else "on",
+        "autocast": "bfloat16" if policy is NumericsPolicy.HALF else "off",
+    }

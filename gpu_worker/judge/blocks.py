@@ -18,7 +18,8 @@ import torch
 from cupilot.domain.evaluation import FailureKind
 from gpu_worker.judge.clocks import LATE_SECONDS, LATE_SHARE
 from gpu_worker.judge.fillings import Fillings
-from gpu_worker.judge.runner_link import KernelFailed, RunnerLink
+from gpu_worker.judge.lent import COPIED, LentMemory
+from gpu_worker.judge.runner_link import KernelFailed, Ran, RunnerLink
 from gpu_worker.judge.slots import Digests, Slots, Watch
 from gpu_worker.targets.base import JudgeDevice
 
@@ -79,15 +80,20 @@ class Blocks:
         *,
         hold: Hold,
         launch_timeout: float,
+        lent: LentMemory | None = None,
     ) -> None:
+        """``lent`` is the memory that the runner was lent for results."""
         self.slots = slots
         self.fillings = fillings
+        self.copied = False
+        """True once a runner of an imported file copied a result to its slot, in the time of a block."""
         self.graphs = False
         """True if blocks go through graphs."""
         self._link = link
         self._device = device
         self._hold = hold
         self._launch_timeout = launch_timeout
+        self._lent = lent
         self._random = random.Random()
         self._decoys = min(DECOYS, slots.count // DECOY_SHARE)
         self._laid: list[int] = []
@@ -122,7 +128,10 @@ class Blocks:
         compared, inputs are digested while they are in the cache from being written, as those of all others are.
         """
         self._link.reset()
+        free = self._link.free() if self._lent is not None else []
         self.stop()
+        if self._lent is not None:
+            self._lent.poison(free)
         self.fillings.renew()
         names = self._random.choices(list(weights), list(weights.values()), k=len(order))
         laws = dict(zip(order, names, strict=True)) | {slot: law for slot, (law, _) in (placed or {}).items()}
@@ -144,15 +153,27 @@ class Blocks:
         seconds = (timeout or self._launch_timeout) * len(order)
         if self.graphs:
             self._link.capture(order)
+        usual = self._lent.rehearse(len(order)) if self._lent is not None else 0.0
         self.flush(len(order))
         release = partial(self._hold, False)
         link = self._link
-        host, reported = link.replay(seconds, release) if self.graphs else link.run(order, seconds, release)
+        ran = link.replay(seconds, release) if self.graphs else link.run(order, seconds, release)
         late = self._late(time.perf_counter())
-        taken = self._device.kernel_seconds(host, reported, len(order))
+        host = ran.host + self._taken_over(order, ran, usual)
+        taken = self._device.kernel_seconds(host, ran.reported, len(order))
         if taken is None or late > LATE_SECONDS + LATE_SHARE * host:
-            return BlockTime(host, reported, None)
-        return BlockTime(host, reported, taken / len(order))
+            return BlockTime(host, ran.reported, None)
+        return BlockTime(host, ran.reported, taken / len(order))
+
+    def _taken_over(self, order: Sequence[int], ran: Ran, usual: float) -> float:
+        """Take over results from lent memory; return the seconds beyond the ``usual`` for which the device was busy."""
+        if self._lent is None:
+            self.copied = True
+            return 0.0
+        look = self._lent.look(ran.places)
+        self._lent.adopt(order, ran.places, look)
+        self.copied |= any(COPIED in launch for launch in ran.places)
+        return max(0.0, look.seconds - usual)
 
     def flush(self, launches: int) -> None:
         """Evict the cache where so many launches would not."""

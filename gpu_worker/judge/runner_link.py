@@ -6,11 +6,12 @@ import json
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.evaluation import Failure, FailureKind
 from gpu_worker.channel import SEND_SECONDS, Channel, ChannelClosed, ChannelError, ChannelTimeout
 from gpu_worker.judge.slots import Slots
 from gpu_worker.messages import runner as messages
@@ -42,12 +43,22 @@ escaped, has 48 KB. They become part of the evaluation's record."""
 Release = Callable[[], float | None]
 """Continues a runner that was stopped, and returns the moment; None where none was stopped."""
 
-_T = TypeVar("_T", messages.Acknowledged, messages.Loaded, messages.Captured, messages.Timed)
+_T = TypeVar("_T", messages.Acknowledged, messages.Loaded, messages.Captured, messages.Timed, messages.Freed)
 _FAILED = TypeAdapter(messages.Failed)
 _ACKNOWLEDGED = TypeAdapter(messages.Acknowledged)
 _LOADED = TypeAdapter(messages.Loaded)
 _CAPTURED = TypeAdapter(messages.Captured)
 _TIMED = TypeAdapter(messages.Timed)
+_FREED = TypeAdapter(messages.Freed)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Seconds of a block on the judge's clock and on the runner's, and where its results lie in lent memory."""
+
+    host: float
+    reported: float
+    places: Sequence[Sequence[int]]
 
 
 class KernelFailed(Exception):
@@ -61,6 +72,13 @@ class KernelFailed(Exception):
 
 class RunnerLost(Exception):
     """The runner is gone; the supervisor knows how it ended."""
+
+
+def ending(error: KernelFailed | RunnerLost) -> dict[str, Any]:
+    """Return the fields of a result that tell how its stage ended."""
+    if isinstance(error, RunnerLost):
+        return {"lost": True}
+    return {"failure": Failure(kind=error.kind, message=str(error), details=error.details)}
 
 
 _NOT_FROM_HOST_CODE = frozenset(
@@ -93,6 +111,14 @@ class RunnerLink:
         self._ask(messages.Attach(slots.handle), _ACKNOWLEDGED, ATTACH_SECONDS, slots.descriptors)
         self._ask(messages.Bind(slots.offsets()), _ACKNOWLEDGED, ATTACH_SECONDS)
 
+    def lend(self, handle: dict[str, Any], descriptors: Sequence[int]) -> None:
+        """Give the runner of an imported file memory for results."""
+        self._ask(messages.Lend(handle), _ACKNOWLEDGED, ATTACH_SECONDS, descriptors)
+
+    def free(self) -> list[list[int]]:
+        """Let the runner let go of results in lent memory; return the ranges that it calls free."""
+        return self._ask(messages.Free(), _FREED, LOAD_SECONDS).ranges
+
     def reset(self) -> None:
         """Make the kernel's static memory what it was after loading."""
         self._ask(messages.Reset(), _ACKNOWLEDGED, LOAD_SECONDS)
@@ -103,8 +129,8 @@ class RunnerLink:
         if reason is not None:
             raise GraphUnavailable(f"the kernel's launches cannot be captured: {reason[:200]}")
 
-    def run(self, order: Sequence[int], timeout: float, release: Release | None = None) -> tuple[float, float]:
-        """Run the plan once for each slot; return the seconds on the judge's clock and as the runner reports them.
+    def run(self, order: Sequence[int], timeout: float, release: Release | None = None) -> Ran:
+        """Run the plan once for each slot.
 
         A runner that is stopped is continued once the command lies in its channel, and the clock starts then: there is
         no time between the two in which threads of the kernel's could work. Where host code of the kernel's runs, the
@@ -114,13 +140,13 @@ class RunnerLink:
         parts = [order] if self._trusted else in_parts(order, self._random)
         return self._timed([messages.Run(list(part)) for part in parts], timeout, release)
 
-    def replay(self, timeout: float, release: Release | None = None) -> tuple[float, float]:
+    def replay(self, timeout: float, release: Release | None = None) -> Ran:
         """Run the plan as :meth:`run` does, through the graph that was captured last."""
         return self._timed([messages.Replay()], timeout, release)
 
     def _timed(
         self, commands: Sequence[messages.Run | messages.Replay], timeout: float, release: Release | None
-    ) -> tuple[float, float]:
+    ) -> Ran:
         """Carry out one command after the other on one clock, which starts once the first lies in the channel."""
         started = time.perf_counter()
         deadline = started + timeout
@@ -133,11 +159,12 @@ class RunnerLink:
             self._send(command)
             answers.append(self._receive(command, max(deadline - time.perf_counter(), LEAST_SECONDS)))
         host = time.perf_counter() - (started if released is None else released)
-        reported = sum(self._accepted(data, _TIMED).seconds for data in answers)
+        timed = [self._accepted(data, _TIMED) for data in answers]
+        reported = sum(answer.seconds for answer in timed)
         if not 0 <= reported < 1e6:
             text = f"the runner's clock says that {reported:.3g} s passed where the judge's says {host:.3g} s"
             raise KernelFailed(FailureKind.CLOCK_MISMATCH, text)
-        return host, reported
+        return Ran(host, reported, [launch for answer in timed for launch in answer.places])
 
     def _ask(
         self,

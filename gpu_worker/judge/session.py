@@ -11,21 +11,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from cupilot.domain.evaluation import Baseline, Comparison, Failure, FailureKind, Interval, LawResult
+from cupilot.domain.evaluation import Baseline, Comparison, FailureKind, Interval, LawResult
 from cupilot.domain.problem import NumericsPolicy, Problem, ProblemFacts, Role
 from gpu_worker.judge import counting, laws
 from gpu_worker.judge.admission import admit, precision_of
 from gpu_worker.judge.audit import Auditor, drawn_order, in_order
-from gpu_worker.judge.baseline_link import BaselineLink
+from gpu_worker.judge.baseline_link import COMPILE_MODES, BaselineLink, flags
 from gpu_worker.judge.blocks import DECOY_SHARE, Blocks, Hold
 from gpu_worker.judge.cases import Cases
 from gpu_worker.judge.comparison import Bounds, Comparer
 from gpu_worker.judge.deviation import largest
 from gpu_worker.judge.fillings import Fillings
 from gpu_worker.judge.host_time import LOOKS, is_host_bound
+from gpu_worker.judge.lent import LentMemory, lend
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.relevance import relevance
-from gpu_worker.judge.runner_link import KernelFailed, RunnerLink, RunnerLost
+from gpu_worker.judge.runner_link import KernelFailed, RunnerLink, RunnerLost, ending
 from gpu_worker.judge.slots import Slots, slot_size
 from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.judge.structure import zero_shares
@@ -61,9 +62,6 @@ MIN_LAUNCH_SECONDS = 10.0
 
 COMPILE_SECONDS = 150
 """For torch.compile, which takes 6 to 40 s on two cores; without it there is no such baseline."""
-
-COMPILE_MODES = {Baseline.COMPILE: "default", Baseline.MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
-"""Without Inductor's own graphs, which copy inputs that change: the timer puts both sides into graphs, or neither."""
 
 ALONE_SECONDS = 3600.0
 """Stands for how long a launch takes until it is known: the first block has one."""
@@ -131,9 +129,11 @@ class Session:
         self._slots: dict[tuple[tuple[tuple[str, int], ...], int], Slots] = {}
         self._errors: dict[str, float] = {}
         self._random = random.Random()
+        self._lent: LentMemory | None = None
 
     def close(self) -> None:
         """Release all memory, and close the line to the reference."""
+        self._take_back()
         while self._slots:
             self._slots.popitem()[1].close()
         self._pytorch.close()
@@ -187,7 +187,7 @@ class Session:
         try:
             loaded = self._load(order, link, hold)
         except (KernelFailed, RunnerLost) as error:
-            return messages.Judged(verification=VerificationResult(**_ending(error)))
+            return messages.Judged(verification=VerificationResult(**ending(error)))
         verification, seconds = self._verify(order, loaded)
         if verification.failure is not None or verification.lost:
             return messages.Judged(verification=verification)
@@ -200,6 +200,7 @@ class Session:
 
     def _load(self, order: KernelOrder, link: RunnerLink, hold: Hold) -> _Loaded:
         """Load the kernel in its runner, and give it slots."""
+        self._take_back()
         device = self._device.distrusting() if order.imported else self._device
         self._leave_room_to_judge()
         slots = self._slots_for(order.workspace, self._slot_count(device.block_seconds))
@@ -211,17 +212,24 @@ class Session:
             self._stage("loading the kernel", 90.0)
             facts = link.load(order.binary, [launch.model_dump(mode="json") for launch in order.launches])
         link.use(slots)
+        self._lent = lend(device, slots, self._specs, link) if order.imported else None
         timeout = max(MIN_LAUNCH_SECONDS, SLOWEST * self._baseline_seconds)
         first = FIRST_LAUNCH_SECONDS if order.imported else timeout
         if laws.PERTURBED in order.laws:
             self._cases.perturb(order.tolerances[laws.OWN])
         bounds = Bounds(order.tolerances, self._reference_error, self._precision)
-        blocks = Blocks(link, device, slots, self._fillings, hold=hold, launch_timeout=timeout)
+        blocks = Blocks(link, device, slots, self._fillings, hold=hold, launch_timeout=timeout, lent=self._lent)
         comparer = Comparer(
             slots, self._specs, reference=self._reference, pytorch=self._pytorch, cases=self._cases, bounds=bounds
         )
         auditor = Auditor(blocks, comparer, self._cases, bounds, order.laws)
         return _Loaded(device, blocks, comparer, auditor, facts, timeout, first)
+
+    def _take_back(self) -> None:
+        """Release the memory that the last imported file was lent."""
+        if self._lent is not None:
+            self._lent.close()
+        self._lent = None
 
     def _verify(self, order: KernelOrder, loaded: _Loaded) -> tuple[VerificationResult, float]:
         """Check the kernel under each law, and the problem's own inputs twice; also return the seconds of a launch."""
@@ -229,7 +237,7 @@ class Session:
         self._stage("auditing", first + 60.0 + (len(order.laws) + 2) * (timeout + 30.0))
         seconds = self._baseline_seconds
         results: list[LawResult] = []
-        audited, ending = False, dict[str, Any]()
+        audited, ended = False, dict[str, Any]()
         try:
             if not order.screening:
                 result, seconds = loaded.auditor.check(laws.OWN, ALONE_SECONDS, first)
@@ -241,16 +249,16 @@ class Session:
                 audited = True
                 loaded.auditor.check_again(laws.OWN, seconds)
         except (KernelFailed, RunnerLost) as error:
-            ending = _ending(error)
+            ended = ending(error)
         kept = in_order(results, order.laws)
-        return VerificationResult(laws=kept, audited=audited, facts=loaded.facts, **ending), seconds
+        return VerificationResult(laws=kept, audited=audited, facts=loaded.facts, **ended), seconds
 
     def _time(self, order: KernelOrder, loaded: _Loaded, seconds: float) -> TimingResult:
         """Time the kernel, a launch of which takes about so many seconds, against each baseline."""
         self._stage("timing", 60.0 + 40 * loaded.launch_timeout)
         comparisons: list[Comparison] = []
         notes: list[str] = []
-        ending: dict[str, Any] = {}
+        ended = dict[str, Any]()
         try:
             timer = PairedTimer(
                 loaded.blocks,
@@ -267,22 +275,22 @@ class Session:
                     notes.append(f"no {baseline.value} baseline: {reason}")
                     continue
                 comparison = timer.compare(baseline, seconds, effort)
-                comparisons.append(comparison.model_copy(update={"flags": self._flags(baseline)}))
+                comparisons.append(comparison.model_copy(update={"flags": flags(baseline, self._problem.policy)}))
             notes += timer.notes
-            ending = {"handover_us": timer.handover_seconds() * 1e6} if order.imported else {}
+            if order.imported and loaded.blocks.copied:
+                ended = {"handover_us": timer.handover_seconds() * 1e6}
         except (KernelFailed, RunnerLost) as error:
-            ending = _ending(error)
-        return TimingResult(comparisons=tuple(comparisons), notes=messages.short_notes(notes), **ending)
+            ended = ending(error)
+        return TimingResult(comparisons=tuple(comparisons), notes=messages.short_notes(notes), **ended)
 
     def _effort(self, order: KernelOrder) -> Effort:
-        precision = self._device.precision
         if order.screening:
             return SCREEN_EFFORT
         if order.thorough:
-            half_width = CONFIRMED_PRECISION * precision
+            half_width = CONFIRMED_PRECISION * self._device.precision
             return Effort(seconds=3.0, half_width=half_width, hopeless=0.0, refuses_scatter=True)
         hopeless = HOPELESS if order.incumbent is None else order.incumbent
-        return Effort(seconds=1.0, half_width=precision, hopeless=hopeless)
+        return Effort(seconds=1.0, half_width=self._device.precision, hopeless=hopeless)
 
     def _described(self) -> dict[str, Any]:
         """Return how the imported file is called, as JSON."""
@@ -299,14 +307,6 @@ class Session:
         self._stage(f"compiling the {baseline.value} baseline", 240.0)
         inputs = self._cases.get(laws.OWN).given
         return self._pytorch.compile(baseline.value, COMPILE_MODES[baseline], inputs, COMPILE_SECONDS)
-
-    def _flags(self, baseline: Baseline) -> dict[str, str]:
-        policy = self._problem.policy
-        return {
-            "mode": COMPILE_MODES.get(baseline, "eager"),
-            "tf32": "off" if policy is NumericsPolicy.FP32 else "on",
-            "autocast": "bfloat16" if policy is NumericsPolicy.HALF else "off",
-        }
 
     def _reference_error(self, law: str) -> float:
         if law not in self._errors:
@@ -390,10 +390,3 @@ class Session:
         given = [spec.name for spec in self._specs if spec.role is not Role.OUTPUT]
         unread = [name for name in given if not counting.used(self.facts.graph, name)]
         return [*notes, f"not used by the reference: {', '.join(unread)}"] if unread else notes
-
-
-def _ending(error: KernelFailed | RunnerLost) -> dict[str, Any]:
-    """Return the fields of a result that tell how its stage ended."""
-    if isinstance(error, RunnerLost):
-        return {"lost": True}
-    return {"failure": Failure(kind=error.kind, message=str(error), details=error.details)}

@@ -173,6 +173,12 @@ class Slots:
             if byte is not None:
                 self._rows[slot, start : start + self._sizes[name]].fill_(byte)
 
+    def adopt(self, slot: int, index: int, storage: torch.Tensor, pattern: int) -> None:
+        """Take the bytes of an output that lay elsewhere, where memory was poisoned with a pattern of 16 bits."""
+        spec = self._outputs[index]
+        self._poisons[slot, spec.name] = sum(pattern << 16 * place for place in range(spec.dtype.itemsize // 2))
+        self._words(slot, spec).copy_(storage.view(_WORDS[spec.dtype.itemsize]))
+
     def untouched(self, slot: int) -> bool:
         """Return whether all of a slot's outputs are still what :meth:`poison` wrote."""
         return all(bool((self._words(slot, spec) == self._poisons[slot, spec.name]).all()) for spec in self._outputs)

@@ -99,6 +99,7 @@ class PairedTimer:
         self._comparer = comparer
         self._auditor = auditor
         self._admitted = admitted
+        blocks.copied = False
         self._random = random.Random()
         self._clocks = Clocks(device.shared)
         self._baseline = Baseline.EAGER

@@ -25,6 +25,21 @@ class Attach:
 
 
 @dataclass(frozen=True)
+class Lend:
+    """Leave results of an imported file in this memory of the judge's, whose descriptor comes along."""
+
+    handle: dict[str, Any]
+    op: Literal["lend"] = "lend"
+
+
+@dataclass(frozen=True)
+class Free:
+    """Let go of the results that were left in lent memory."""
+
+    op: Literal["free"] = "free"
+
+
+@dataclass(frozen=True)
 class Load:
     """Load a binary and look up the entry points of its launches."""
 
@@ -72,9 +87,9 @@ class Reset:
     op: Literal["reset"] = "reset"
 
 
-Command: TypeAlias = Attach | Load | Bind | Run | Capture | Replay | Reset
+Command: TypeAlias = Attach | Lend | Free | Load | Bind | Run | Capture | Replay | Reset
 _COMMANDS: dict[str, type[Command]] = {
-    command.op: command for command in (Attach, Load, Bind, Run, Capture, Replay, Reset)
+    command.op: command for command in (Attach, Lend, Free, Load, Bind, Run, Capture, Replay, Reset)
 }
 
 # Answers
@@ -114,6 +129,18 @@ class Timed:
     __pydantic_config__: ClassVar[Mapping[str, Any]] = CHECKED
     seconds: float
     """By the runner's own clock."""
+    places: list[list[int]] = field(default_factory=list)
+    """Where each launch left its results in lent memory, in bytes; -1 for one that was copied to its slot."""
+    ok: Literal[True] = True
+
+
+@dataclass(frozen=True)
+class Freed:
+    """Results were let go of."""
+
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = CHECKED
+    ranges: list[list[int]]
+    """[start, end) of the lent memory in which nothing lies, in bytes."""
     ok: Literal[True] = True
 
 
@@ -128,7 +155,7 @@ class Failed:
     ok: Literal[False] = False
 
 
-Answer: TypeAlias = Acknowledged | Loaded | Captured | Timed | Failed
+Answer: TypeAlias = Acknowledged | Loaded | Captured | Timed | Freed | Failed
 
 
 def as_json(message: Command | Answer) -> dict[str, Any]:

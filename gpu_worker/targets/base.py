@@ -258,6 +258,8 @@ class JudgeDevice(Protocol):
     """Length of a timed block for which the clock and the message around it are negligible."""
     cold_start_seconds: float
     """Seconds that starting a block may add to its first launches: messages, cold instructions, cache write-back."""
+    lends: bool
+    """True if results of imported files can stay where they are, in memory of the judge's."""
     graph_below_seconds: float
     """Shorter launches are timed through graphs, kernel and baseline alike; 0 where the device has none."""
 

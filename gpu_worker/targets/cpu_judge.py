@@ -92,6 +92,7 @@ class CpuJudgeDevice:
         self._waits: deque[float] = deque(maxlen=WAITS)
         self._slack = self.cold_start_seconds = CLOCK_SLACK_SECONDS
         self.graph_below_seconds = 0.0
+        self.lends = False
         torch.set_num_threads(threads)
         keep_freed_memory()
         self._flush = torch.zeros(FLUSH_FACTOR * cache_bytes // 4, dtype=torch.float32)

@@ -12,11 +12,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.utils import _pytree as pytree
@@ -27,7 +27,14 @@ from gpu_worker.targets import extension, user_errors
 from gpu_worker.targets.base import RunnerError
 from gpu_worker.targets.cpu_memory import keep_freed_memory, map_arena
 
+if TYPE_CHECKING:
+    from gpu_worker.targets.cuda.lent import Lent
+
 MODULE = "modelnew"
+
+FIRST_CALLS = 4
+"""Calls of forward that allocate outside of lent memory: a file's own buffers, graphs and counters are made there."""
+
 _clock = time.perf_counter
 _tensor_types = (torch.Tensor, torch.nn.Parameter)
 
@@ -43,6 +50,10 @@ class _Memory(Protocol):
 
     def settle(self) -> None:
         """Wait for all that was launched, on every stream."""
+        ...
+
+    def lend(self, handle: dict[str, Any], descriptors: Sequence[int]) -> Lent:
+        """Map memory for results; closes the descriptors."""
         ...
 
     def apply(self, policy: str) -> None:
@@ -64,6 +75,9 @@ class _CpuMemory:
 
     def settle(self) -> None:
         """Do nothing: no call is asynchronous here; the file's own threads are stopped from outside."""
+
+    def lend(self, handle: dict[str, Any], descriptors: Sequence[int]) -> Lent:  # noqa: ARG002
+        raise RunnerError("infrastructure", "results on a CPU are copied")
 
     def apply(self, policy: str) -> None:
         torch.set_float32_matmul_precision("highest" if policy == "fp32" else "high")
@@ -89,6 +103,14 @@ class _CudaMemory:
 
     def settle(self) -> None:
         self._wait()
+
+    def lend(self, handle: dict[str, Any], descriptors: Sequence[int]) -> Lent:
+        from gpu_worker.targets.cuda.lent import Lent
+
+        size = int(handle["bytes"])
+        shared = self._driver.SharedMemory.attach(descriptors[0], size)
+        os.close(descriptors[0])
+        return Lent(shared, size)
 
     def apply(self, policy: str) -> None:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = policy != "fp32"
@@ -116,6 +138,9 @@ class ImportedRunner:
         self._signature: Signature | None = None
         self._model: torch.nn.Module | None = None
         self._slots: list[_Slot] = []
+        self._lent: Lent | None = None
+        self._places: list[list[int]] = []
+        self._calls = 0
 
     def attach(self, handle: dict[str, Any], descriptors: Sequence[int]) -> None:
         """Map the judge's arena; replaces an earlier one."""
@@ -136,6 +161,20 @@ class ImportedRunner:
     def reset(self) -> None:
         """Do nothing: what a file keeps between calls is state of a Python process."""
 
+    def lend(self, handle: dict[str, Any], descriptors: Sequence[int]) -> None:
+        """Map memory in which results may stay."""
+        assert self._memory is not None
+        self._lent = self._memory.lend(handle, descriptors)
+
+    def free(self) -> list[list[int]]:
+        """See :class:`gpu_worker.targets.borrowing.BorrowingRunnerDevice`."""
+        assert self._lent is not None
+        return self._lent.free()
+
+    def places(self) -> list[list[int]]:
+        """See :class:`gpu_worker.targets.borrowing.BorrowingRunnerDevice`."""
+        return self._places
+
     def bind(self, slots: Sequence[Mapping[str, int]]) -> None:
         """Make views of each slot's tensors, in the places where the file wants them."""
         self._slots = [self._bound(slot) for slot in slots]
@@ -155,24 +194,29 @@ class ImportedRunner:
         )
 
     def run(self, order: Sequence[int]) -> float:
-        """Call forward for each slot, with the slot's parameters and buffers, and copy what it returns to the slot's
-        outputs; all of it is timed.
-        """
+        """Call forward for each slot, with its parameters and buffers, and hand over what it returns; all is timed."""
         assert self._memory is not None
-        assert self._model is not None
         slots = [self._slots[index] for index in order]
-        model = self._model
         started = _clock()
         with user_errors.reported(None, "forward_failed", "forward"), torch.no_grad(), self._autocast():
             self._copy_buffers(slots)
-            for slot in slots:
-                for own, values in slot.parameters:
-                    own.data = values
-                for own, _, copy in slot.buffers:
-                    own.data = copy
-                self._hand_over(model(*slot.arguments), slot.outputs)
+            first = max(0, FIRST_CALLS - self._calls)
+            self._calls += len(slots)
+            places = [self._call(slot) for slot in slots[:first]]
+            with self._lent.routed() if self._lent is not None else nullcontext():
+                places += [self._call(slot) for slot in slots[first:]]
             self._memory.settle()
+        self._places = places if self._lent is not None else []
         return _clock() - started
+
+    def _call(self, slot: _Slot) -> list[int]:
+        """Call forward for a slot; return where its results lie."""
+        assert self._model is not None
+        for own, values in slot.parameters:
+            own.data = values
+        for own, _, copy in slot.buffers:
+            own.data = copy
+        return self._hand_over(self._model(*slot.arguments), slot.outputs)
 
     @staticmethod
     def _copy_buffers(slots: Sequence[_Slot]) -> None:
@@ -186,15 +230,22 @@ class ImportedRunner:
         half = self._signature.policy == "half"
         return torch.autocast(self._memory.device.type, torch.bfloat16, enabled=half)
 
-    def _hand_over(self, result: Any, outputs: Sequence[torch.Tensor]) -> None:
+    def _hand_over(self, result: Any, outputs: Sequence[torch.Tensor]) -> list[int]:
+        """Leave results where they are or copy them to the slot; return their places, -1 for one that was copied."""
         results = [result] if type(result) in _tensor_types else pytree.tree_leaves(result)
         results = [item for item in results if item is not None]
         check_results(results, outputs, self._signature.policy if self._signature else "")
+        places = []
         for output, item in zip(outputs, results, strict=True):
+            kept = self._lent.keep(item, output) if self._lent is not None else None
+            places.append(-1 if kept is None else kept)
+            if kept is not None:
+                continue
             if any(_overlap(item, place) for place in outputs):
                 message = "forward returned memory that the judge reads its results from; return a tensor of your own"
                 raise RunnerError("policy_breach", message, code="output_aliased")
             output.copy_(item)
+        return places
 
 
 def _overlap(left: torch.Tensor, right: torch.Tensor) -> bool:

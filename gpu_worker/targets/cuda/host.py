@@ -24,7 +24,7 @@ from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Access, BuildFacts, Counters, MemoryWatch, Program
 from gpu_worker.targets.cuda import installation, replays
 from gpu_worker.targets.cuda.nvcc import toolchain
-from gpu_worker.targets.cuda.nvml import Nvml
+from gpu_worker.targets.cuda.nvml import Nvml, visible_uuids
 from gpu_worker.targets.cuda.toolchain import python_access, python_program
 
 _HERE = Path(__file__).parent
@@ -46,13 +46,13 @@ class CudaHost:
     cpus: tuple[int, ...] | None = None
 
     def __init__(self, device: str | None = None, threads: int | None = None, builder: str | None = None) -> None:
-        """Describe the GPU that ``device`` names by UUID or index; the first one if it is not given.
+        """Describe the GPU that ``device`` names by UUID or index, by default the first visible one.
 
         ``builder`` is what kernels are compiled by, one of :data:`gpu_worker.targets.cuda.nvcc.BUILDERS`.
         """
         if threads is not None:
             raise InvalidInput("--threads is for the cpu target only")
-        self._nvml = Nvml(device)
+        self._nvml = Nvml(device or next(iter(visible_uuids()), None))
         self.device = _describe(self._probe_program())
         self.toolchain = toolchain(self.device.arch, builder)
 

@@ -121,6 +121,7 @@ class CudaJudge:
         self.precision = PRECISION
         self.cold_start_seconds = COLD_START_SECONDS
         self.graph_below_seconds = GRAPH_BELOW_SECONDS
+        self.lends = True
         self._capturer = Capturer(self.torch_device)
         self._trusting = True
         self.cache_bytes = self._context.attribute("L2_CACHE_SIZE")

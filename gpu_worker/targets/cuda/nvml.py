@@ -65,10 +65,7 @@ def chosen_uuids(uuids: Sequence[str], visible: str | None) -> list[str]:
 
 
 class Nvml:
-    """One GPU by UUID or index; each answer is None where the card or the machine gives none.
-
-    Without a name it is the first card that ``CUDA_VISIBLE_DEVICES`` shows.
-    """
+    """One GPU by UUID or index; each answer is None where the card or the machine gives none."""
 
     def __init__(self, device: str | None) -> None:
         try:
@@ -84,8 +81,6 @@ class Nvml:
         self.uuid: str = pynvml.nvmlDeviceGetUUID(self._handle)
 
     def _find(self, device: str | None) -> Any:
-        if device is None:
-            device = next(iter(visible_uuids()), None)
         try:
             if device is not None and not device.isdigit():
                 return self._library.nvmlDeviceGetHandleByUUID(device)

@@ -33,13 +33,13 @@ def test_a_held_runner_is_released_to_its_order_and_the_clock_starts_with_that()
     def release() -> float:
         assert theirs.pending(), "the order lies there before anything can run"
         theirs.receive(1.0)
-        theirs.send({"ok": True, "seconds": 1.0})
+        theirs.send({"ok": True, "seconds": 1.0, "places": []})
         return time.perf_counter() - 5.0
 
     with ours, theirs:
-        host, reported = RunnerLink(ours).run([0], 1.0, release)
-    assert host >= 5.0, "by the moment of the release, not by that of its confirmation"
-    assert reported == 1.0
+        ran = RunnerLink(ours).run([0], 1.0, release)
+    assert ran.host >= 5.0, "by the moment of the release, not by that of its confirmation"
+    assert ran.reported == 1.0
 
 
 @pytest.mark.parametrize("said", [FailureKind.INFRASTRUCTURE, FailureKind.CLOCK_MISMATCH, FailureKind.BELOW_FLOOR])
@@ -197,7 +197,7 @@ def test_host_code_learns_an_order_in_parts_each_after_the_last_was_done() -> No
                 assert not theirs.pending()
                 given.append(command["order"])
                 time.sleep(0.01)
-                theirs.send({"ok": True, "seconds": 0.01})
+                theirs.send({"ok": True, "seconds": 0.01, "places": []})
 
     runner = threading.Thread(target=obey)
     runner.start()
@@ -205,10 +205,10 @@ def test_host_code_learns_an_order_in_parts_each_after_the_last_was_done() -> No
         link = RunnerLink(ours, trusted=False)
         for _ in range(20):
             given.clear()
-            host, reported = link.run(order, 5.0)
+            ran = link.run(order, 5.0)
             assert [slot for part in given for slot in part] == order
-            assert reported == pytest.approx(0.01 * len(given))
-            assert host >= 0.01 * len(given)
+            assert ran.reported == pytest.approx(0.01 * len(given))
+            assert ran.host >= 0.01 * len(given)
             assert len(given) <= runner_link.MOST_PARTS
     runner.join(5.0)
 
