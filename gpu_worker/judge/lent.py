@@ -32,8 +32,8 @@ MIDDLE_SEGMENT_BYTES = 20 * 2**20
 """PyTorch takes memory for tensors of 1 to 10 MB in segments of 20 MB, for others in multiples of 2 MB."""
 
 SPARE_BYTES = 128 * 2**20
-SPARE_SLOTS = 4
-"""Room for what forward allocates beside its results: in bytes, and in sizes of a slot's tensors."""
+MOST_SPARE_BYTES = 2 * 2**30
+"""Room for what forward allocates beside its results: the size of a slot's tensors, within these bounds."""
 
 LOOKED_AT = 4
 """Random words of each result."""
@@ -166,7 +166,8 @@ def _outputs(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
 
 
 def _room(sizes: Sequence[int], slots: Slots) -> int:
-    return slots.count * sum(map(_segment, sizes)) + SPARE_BYTES + SPARE_SLOTS * slots.tensor_bytes
+    spare = min(max(slots.tensor_bytes, SPARE_BYTES), MOST_SPARE_BYTES)
+    return slots.count * sum(map(_segment, sizes)) + spare
 
 
 def _segment(size: int) -> int:
