@@ -150,13 +150,19 @@ class ImportedRunner:
 
     def load(self, binary: str, launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Run the file and construct its class; ``launches`` is one :class:`Signature` as JSON."""
-        self._memory = self._open()
+        memory = self._started()
         self._signature = signature = Signature.from_json(launches[0])
-        self._memory.apply(signature.policy)
+        memory.apply(signature.policy)
         path = Path(binary)
-        self._model = _module(path, signature, self._memory.device)
+        self._model = _module(path, signature, memory.device)
         check_state(_parameters(self._model), _buffers(self._model), signature)
         return {}
+
+    def _started(self) -> _Memory:
+        """Begin to use the device, where that was not done yet."""
+        if self._memory is None:
+            self._memory = self._open()
+        return self._memory
 
     def reset(self) -> None:
         """Do nothing: what a file keeps between calls is state of a Python process."""
@@ -195,9 +201,12 @@ class ImportedRunner:
 
     def run(self, order: Sequence[int]) -> float:
         """Call forward for each slot, with its parameters and buffers, and hand over what it returns; all is timed."""
-        assert self._memory is not None
+        memory = self._started()
         slots = [self._slots[index] for index in order]
         started = _clock()
+        if not slots:
+            memory.settle()
+            return _clock() - started
         with user_errors.reported(None, "forward_failed", "forward"), torch.no_grad(), self._autocast():
             self._copy_buffers(slots)
             first = max(0, FIRST_CALLS - self._calls)
@@ -205,7 +214,7 @@ class ImportedRunner:
             places = [self._call(slot) for slot in slots[:first]]
             with self._lent.routed() if self._lent is not None else nullcontext():
                 places += [self._call(slot) for slot in slots[first:]]
-            self._memory.settle()
+            memory.settle()
         self._places = places if self._lent is not None else []
         return _clock() - started
 

@@ -126,9 +126,9 @@ class CudaJudge:
         self._trusting = True
         self.cache_bytes = self._context.attribute("L2_CACHE_SIZE")
         self._flush = torch.empty(2 * self.cache_bytes, dtype=torch.uint8, device=self.torch_device)
-        flush_seconds = self._flush_seconds()
-        self._head_start = HeadStart(flush_seconds, JUDGE_SECONDS)
-        self._probe_flushes = math.ceil(BLOCK_SECONDS / flush_seconds)
+        self._flush_seconds = self._time_flush()
+        self._head_start = HeadStart(self._flush_seconds, JUDGE_SECONDS)
+        self._probe_flushes = self.flushes_in(BLOCK_SECONDS)
         self.memory_bytes = int(torch.cuda.mem_get_info(self.torch_device)[0] * MEMORY_SHARE)
 
     def allocate(self, size: int) -> CudaArena:
@@ -175,6 +175,10 @@ class CudaJudge:
         """Wait until the device is idle."""
         torch.cuda.synchronize(self.torch_device)
 
+    def flushes_in(self, seconds: float) -> int:
+        """Return how many flushes keep the device busy for so long."""
+        return math.ceil(seconds / self._flush_seconds)
+
     def flush_cache(self) -> None:
         """Evict the L2 cache by writing twice its size."""
         self._flush.zero_()
@@ -193,7 +197,7 @@ class CudaJudge:
         self._head_start.record(time.perf_counter() - submitting)
         return _seconds(start, end)
 
-    def _flush_seconds(self) -> float:
+    def _time_flush(self) -> float:
         self.flush_cache()
         start, end = _event(), _event()
         start.record()
