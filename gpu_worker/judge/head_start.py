@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from gpu_worker.judge.runner_link import RunnerLink
 from gpu_worker.targets.base import JudgeDevice
 
-SECONDS = 1.5e-3
+SECONDS = 2e-3
 """Of the judge's own work. A file's Python, woken up, needs 0.5 ms until the device has something to do."""
 
 WARM_UPS = 3

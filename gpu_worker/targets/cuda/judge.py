@@ -57,6 +57,9 @@ there is more."""
 PROBES = 12
 """Blocks of the judge's own work that tell whether it is alone on the device."""
 
+WARMING_FLUSHES = 500
+"""Some 20 ms of work."""
+
 WALL_BLOCK_SECONDS = 20e-3
 """Length of a block that the judge's clock times: a message and a wait (0.1 to 0.2 ms) are 1 % of it."""
 
@@ -126,9 +129,9 @@ class CudaJudge:
         self._trusting = True
         self.cache_bytes = self._context.attribute("L2_CACHE_SIZE")
         self._flush = torch.empty(2 * self.cache_bytes, dtype=torch.uint8, device=self.torch_device)
-        self._flush_seconds = self._time_flush()
-        self._head_start = HeadStart(self._flush_seconds, JUDGE_SECONDS)
-        self._probe_flushes = self.flushes_in(BLOCK_SECONDS)
+        flush_seconds = self._time_flush()
+        self._head_start = HeadStart(flush_seconds, JUDGE_SECONDS)
+        self._probe_flushes = math.ceil(BLOCK_SECONDS / flush_seconds)
         self.memory_bytes = int(torch.cuda.mem_get_info(self.torch_device)[0] * MEMORY_SHARE)
 
     def allocate(self, size: int) -> CudaArena:
@@ -176,8 +179,10 @@ class CudaJudge:
         torch.cuda.synchronize(self.torch_device)
 
     def flushes_in(self, seconds: float) -> int:
-        """Return how many flushes keep the device busy for so long."""
-        return math.ceil(seconds / self._flush_seconds)
+        """Return how many flushes keep the device busy for so long, once its clocks are up."""
+        for _ in range(WARMING_FLUSHES):
+            self.flush_cache()
+        return math.ceil(seconds / self._time_flush())
 
     def flush_cache(self) -> None:
         """Evict the L2 cache by writing twice its size."""
