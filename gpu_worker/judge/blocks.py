@@ -18,7 +18,6 @@ import torch
 from cupilot.domain.evaluation import FailureKind
 from gpu_worker.judge.clocks import LATE_SECONDS, LATE_SHARE
 from gpu_worker.judge.fillings import Fillings
-from gpu_worker.judge.head_start import HeadStart, Hold
 from gpu_worker.judge.lent import COPIED, LentMemory
 from gpu_worker.judge.runner_link import KernelFailed, Ran, RunnerLink
 from gpu_worker.judge.slots import Digests, Slots, Watch
@@ -26,9 +25,6 @@ from gpu_worker.targets.base import JudgeDevice
 
 FLUSH_BELOW_CACHES = 8
 """A block that touches less than this many last-level caches is preceded by a flush."""
-
-LEAST_SHARE = 0.01
-"""Of a block's time, what is left at least when a head start is taken off."""
 
 PROBED_SLOTS = 8
 PROBED_ELEMENTS = 64
@@ -42,6 +38,9 @@ DECOY_SHARE = 4
 
 Choose = Callable[[Mapping[int, str]], Sequence[int]]
 """Chooses, by the laws that slots were filled under, those whose launches will be compared."""
+
+Hold = Callable[[bool], float | None]
+"""Stops or continues the runner; the moment since or until which it stands still, None where it holds no host code."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,8 @@ class Blocks:
         hold: Hold,
         launch_timeout: float,
         lent: LentMemory | None = None,
-        head_start: HeadStart | None = None,
     ) -> None:
-        """``lent`` is memory that the runner was lent for results, ``head_start`` the judge's work before a block."""
+        """``lent`` is the memory that the runner was lent for results."""
         self.slots = slots
         self.fillings = fillings
         self.copied = False
@@ -96,7 +94,6 @@ class Blocks:
         self._hold = hold
         self._launch_timeout = launch_timeout
         self._lent = lent
-        self._head_start = head_start
         self._random = random.Random()
         self._decoys = min(DECOYS, slots.count // DECOY_SHARE)
         self._laid: list[int] = []
@@ -158,22 +155,15 @@ class Blocks:
             self._link.capture(order)
         self.flush(len(order))
         usual = self._lent.rehearse(len(order)) if self._lent is not None else 0.0
-        ran = self._carried_out(order, seconds)
+        release = partial(self._hold, False)
+        link = self._link
+        ran = link.replay(seconds, release) if self.graphs else link.run(order, seconds, release)
         late = self._late(time.perf_counter())
         host = ran.host + self._taken_over(order, ran, usual)
         taken = self._device.kernel_seconds(host, ran.reported, len(order))
         if taken is None or late > LATE_SECONDS + LATE_SHARE * host:
             return BlockTime(host, ran.reported, None)
-        if self._head_start is not None:
-            host = taken = max(host - self._head_start.taken_off(len(ran.parts)), LEAST_SHARE * host)
         return BlockTime(host, ran.reported, taken / len(order))
-
-    def _carried_out(self, order: Sequence[int], seconds: float) -> Ran:
-        release = partial(self._hold, False)
-        if self.graphs:
-            return self._link.replay(seconds, release)
-        begin = self._head_start.begin if self._head_start is not None else None
-        return self._link.run(order, seconds, release, begin)
 
     def _taken_over(self, order: Sequence[int], ran: Ran, usual: float) -> float:
         """Take over results from lent memory; return the seconds for which the device was busy instead of showing them.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import time
@@ -60,8 +59,6 @@ class Ran:
     host: float
     reported: float
     places: Sequence[Sequence[int]]
-    parts: Sequence[float]
-    """Seconds of each part that the order was told in, on the judge's clock."""
 
 
 class KernelFailed(Exception):
@@ -132,14 +129,8 @@ class RunnerLink:
         if reason is not None:
             raise GraphUnavailable(f"the kernel's launches cannot be captured: {reason[:200]}")
 
-    def run(
-        self,
-        order: Sequence[int],
-        timeout: float,
-        release: Release | None = None,
-        begin: Callable[[], None] | None = None,
-    ) -> Ran:
-        """Run the plan once for each slot; ``begin`` is called once each part of the order lies in the channel.
+    def run(self, order: Sequence[int], timeout: float, release: Release | None = None) -> Ran:
+        """Run the plan once for each slot.
 
         A runner that is stopped is continued once the command lies in its channel, and the clock starts then: there is
         no time between the two in which threads of the kernel's could work. Where host code of the kernel's runs, the
@@ -147,45 +138,33 @@ class RunnerLink:
         loop over learns neither how long the block is nor what comes next. Telling is timed, at the kernel's cost.
         """
         parts = [order] if self._trusted else in_parts(order, self._random)
-        return self._timed([messages.Run(list(part)) for part in parts], timeout, release, begin)
-
-    def run_empty(self, parts: int, timeout: float, release: Release, begin: Callable[[], None]) -> Sequence[float]:
-        """Return the seconds of each part of an order without launches."""
-        return self._timed([messages.Run([])] * parts, timeout, release, begin).parts
+        return self._timed([messages.Run(list(part)) for part in parts], timeout, release)
 
     def replay(self, timeout: float, release: Release | None = None) -> Ran:
         """Run the plan as :meth:`run` does, through the graph that was captured last."""
         return self._timed([messages.Replay()], timeout, release)
 
     def _timed(
-        self,
-        commands: Sequence[messages.Run | messages.Replay],
-        timeout: float,
-        release: Release | None,
-        begin: Callable[[], None] | None = None,
+        self, commands: Sequence[messages.Run | messages.Replay], timeout: float, release: Release | None
     ) -> Ran:
         """Carry out one command after the other on one clock, which starts once the first lies in the channel."""
         started = time.perf_counter()
         deadline = started + timeout
-        moments = [started]
-        answers: list[messages.Timed] = []
-        for command in commands:
+        first, *others = commands
+        self._send(first)
+        released = release() if release is not None else None
+        answers = [self._receive(first, timeout)]
+        for command in others:
+            self._accepted(answers[-1], _TIMED)
             self._send(command)
-            if begin is not None:
-                begin()
-            if release is not None and not answers:
-                released = release()
-                moments = [started if released is None else released]
-            data = self._receive(command, max(deadline - time.perf_counter(), LEAST_SECONDS))
-            moments.append(time.perf_counter())
-            answers.append(self._accepted(data, _TIMED))
-        host = moments[-1] - moments[0]
-        reported = sum(answer.seconds for answer in answers)
+            answers.append(self._receive(command, max(deadline - time.perf_counter(), LEAST_SECONDS)))
+        host = time.perf_counter() - (started if released is None else released)
+        timed = [self._accepted(data, _TIMED) for data in answers]
+        reported = sum(answer.seconds for answer in timed)
         if not 0 <= reported < 1e6:
             text = f"the runner's clock says that {reported:.3g} s passed where the judge's says {host:.3g} s"
             raise KernelFailed(FailureKind.CLOCK_MISMATCH, text)
-        places = [launch for answer in answers for launch in answer.places]
-        return Ran(host, reported, places, [end - start for start, end in itertools.pairwise(moments)])
+        return Ran(host, reported, [launch for answer in timed for launch in answer.places])
 
     def _ask(
         self,

@@ -17,12 +17,11 @@ from gpu_worker.judge import counting, laws
 from gpu_worker.judge.admission import admit, precision_of
 from gpu_worker.judge.audit import Auditor, drawn_order, in_order
 from gpu_worker.judge.baseline_link import COMPILE_MODES, BaselineLink, flags
-from gpu_worker.judge.blocks import DECOY_SHARE, Blocks
+from gpu_worker.judge.blocks import DECOY_SHARE, Blocks, Hold
 from gpu_worker.judge.cases import Cases
 from gpu_worker.judge.comparison import Bounds, Comparer
 from gpu_worker.judge.deviation import largest
 from gpu_worker.judge.fillings import Fillings
-from gpu_worker.judge.head_start import Hold, head_start
 from gpu_worker.judge.host_time import LOOKS, is_host_bound
 from gpu_worker.judge.lent import LentMemory, lend
 from gpu_worker.judge.reference_link import ReferenceLink
@@ -205,10 +204,8 @@ class Session:
         device = self._device.distrusting() if order.imported else self._device
         self._leave_room_to_judge()
         slots = self._slots_for(order.workspace, self._slot_count(device.block_seconds))
-        ahead = None
         if order.imported:
-            self._stage("loading the file", IMPORT_SECONDS + 60.0)
-            ahead = head_start(device, link, hold)
+            self._stage("loading the file", IMPORT_SECONDS + 30.0)
             link.load(order.binary, [self._described()], IMPORT_SECONDS)
             facts = {}
         else:
@@ -221,9 +218,7 @@ class Session:
         if laws.PERTURBED in order.laws:
             self._cases.perturb(order.tolerances[laws.OWN])
         bounds = Bounds(order.tolerances, self._reference_error, self._precision)
-        blocks = Blocks(
-            link, device, slots, self._fillings, hold=hold, launch_timeout=timeout, lent=self._lent, head_start=ahead
-        )
+        blocks = Blocks(link, device, slots, self._fillings, hold=hold, launch_timeout=timeout, lent=self._lent)
         comparer = Comparer(
             slots, self._specs, reference=self._reference, pytorch=self._pytorch, cases=self._cases, bounds=bounds
         )

@@ -218,6 +218,21 @@ class MeasuredPeaks:
     launch_seconds: float = 0.0
 
 
+class Arena(Protocol):
+    """Memory that judge and runner share."""
+
+    bytes: torch.Tensor
+    """The judge's view: uint8, one dimension, on the judge's torch device."""
+    handle: dict[str, Any]
+    """JSON-compatible; sent to the runner's ``attach``."""
+    descriptors: tuple[int, ...]
+    """File descriptors sent along (SCM_RIGHTS)."""
+
+    def close(self) -> None:
+        """Release the memory."""
+        ...
+
+
 class AttachedArena(Protocol):
     """Memory that another process of ours owns."""
 
@@ -227,15 +242,6 @@ class AttachedArena(Protocol):
     def close(self) -> None:
         """Forget the mapping; it goes with its last tensor where the target cannot unmap it earlier."""
         ...
-
-
-class Arena(AttachedArena, Protocol):
-    """Memory that judge and runner share, in the judge, which owns it."""
-
-    handle: dict[str, Any]
-    """JSON-compatible; sent to the runner's ``attach``."""
-    descriptors: tuple[int, ...]
-    """File descriptors sent along (SCM_RIGHTS)."""
 
 
 class JudgeDevice(Protocol):
@@ -279,10 +285,6 @@ class JudgeDevice(Protocol):
 
     def synchronize(self) -> None:
         """Wait until the device is idle."""
-        ...
-
-    def flushes_in(self, seconds: float) -> int:
-        """Return how many flushes keep the device busy for so long; 0 where they would keep the host busy."""
         ...
 
     def flush_cache(self) -> None:

@@ -122,10 +122,6 @@ class CpuJudgeDevice:
     def synchronize(self) -> None:
         """Do nothing: no call is asynchronous here."""
 
-    def flushes_in(self, seconds: float) -> int:  # noqa: ARG002
-        """Return 0: the kernel's threads would wait for the judge's."""
-        return 0
-
     def flush_cache(self) -> None:
         """Read and write more than the last-level cache holds, on all threads."""
         self._flush.add_(1.0)

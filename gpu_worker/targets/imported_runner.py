@@ -52,10 +52,6 @@ class _Memory(Protocol):
         """Wait for all that was launched, on every stream."""
         ...
 
-    def work(self) -> None:
-        """Give the device next to nothing to do."""
-        ...
-
     def lend(self, handle: dict[str, Any], descriptors: Sequence[int]) -> Lent:
         """Map memory for results; closes the descriptors."""
         ...
@@ -79,9 +75,6 @@ class _CpuMemory:
 
     def settle(self) -> None:
         """Do nothing: no call is asynchronous here; the file's own threads are stopped from outside."""
-
-    def work(self) -> None:
-        """Do nothing."""
 
     def lend(self, handle: dict[str, Any], descriptors: Sequence[int]) -> Lent:  # noqa: ARG002
         raise RunnerError("infrastructure", "results on a CPU are copied")
@@ -110,9 +103,6 @@ class _CudaMemory:
 
     def settle(self) -> None:
         self._wait()
-
-    def work(self) -> None:
-        torch.zeros(1, device=self.device)
 
     def lend(self, handle: dict[str, Any], descriptors: Sequence[int]) -> Lent:
         from gpu_worker.targets.cuda.lent import Lent
@@ -160,19 +150,13 @@ class ImportedRunner:
 
     def load(self, binary: str, launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Run the file and construct its class; ``launches`` is one :class:`Signature` as JSON."""
-        memory = self._started()
+        self._memory = self._open()
         self._signature = signature = Signature.from_json(launches[0])
-        memory.apply(signature.policy)
+        self._memory.apply(signature.policy)
         path = Path(binary)
-        self._model = _module(path, signature, memory.device)
+        self._model = _module(path, signature, self._memory.device)
         check_state(_parameters(self._model), _buffers(self._model), signature)
         return {}
-
-    def _started(self) -> _Memory:
-        """Begin to use the device, where that was not done yet."""
-        if self._memory is None:
-            self._memory = self._open()
-        return self._memory
 
     def reset(self) -> None:
         """Do nothing: what a file keeps between calls is state of a Python process."""
@@ -211,13 +195,9 @@ class ImportedRunner:
 
     def run(self, order: Sequence[int]) -> float:
         """Call forward for each slot, with its parameters and buffers, and hand over what it returns; all is timed."""
-        memory = self._started()
+        assert self._memory is not None
         slots = [self._slots[index] for index in order]
         started = _clock()
-        if not slots:
-            memory.work()
-            memory.settle()
-            return _clock() - started
         with user_errors.reported(None, "forward_failed", "forward"), torch.no_grad(), self._autocast():
             self._copy_buffers(slots)
             first = max(0, FIRST_CALLS - self._calls)
@@ -225,7 +205,7 @@ class ImportedRunner:
             places = [self._call(slot) for slot in slots[:first]]
             with self._lent.routed() if self._lent is not None else nullcontext():
                 places += [self._call(slot) for slot in slots[first:]]
-            memory.settle()
+            self._memory.settle()
         self._places = places if self._lent is not None else []
         return _clock() - started
 

@@ -57,9 +57,6 @@ there is more."""
 PROBES = 12
 """Blocks of the judge's own work that tell whether it is alone on the device."""
 
-WARMING_FLUSHES = 500
-"""Some 20 ms of work."""
-
 WALL_BLOCK_SECONDS = 20e-3
 """Length of a block that the judge's clock times: a message and a wait (0.1 to 0.2 ms) are 1 % of it."""
 
@@ -129,7 +126,7 @@ class CudaJudge:
         self._trusting = True
         self.cache_bytes = self._context.attribute("L2_CACHE_SIZE")
         self._flush = torch.empty(2 * self.cache_bytes, dtype=torch.uint8, device=self.torch_device)
-        flush_seconds = self._time_flush()
+        flush_seconds = self._flush_seconds()
         self._head_start = HeadStart(flush_seconds, JUDGE_SECONDS)
         self._probe_flushes = math.ceil(BLOCK_SECONDS / flush_seconds)
         self.memory_bytes = int(torch.cuda.mem_get_info(self.torch_device)[0] * MEMORY_SHARE)
@@ -178,12 +175,6 @@ class CudaJudge:
         """Wait until the device is idle."""
         torch.cuda.synchronize(self.torch_device)
 
-    def flushes_in(self, seconds: float) -> int:
-        """Return how many flushes keep the device busy for so long, once its clocks are up."""
-        for _ in range(WARMING_FLUSHES):
-            self.flush_cache()
-        return math.ceil(seconds / self._time_flush())
-
     def flush_cache(self) -> None:
         """Evict the L2 cache by writing twice its size."""
         self._flush.zero_()
@@ -202,7 +193,7 @@ class CudaJudge:
         self._head_start.record(time.perf_counter() - submitting)
         return _seconds(start, end)
 
-    def _time_flush(self) -> float:
+    def _flush_seconds(self) -> float:
         self.flush_cache()
         start, end = _event(), _event()
         start.record()

@@ -150,7 +150,7 @@ class PythonLink:
         self.replays += 1
         return self.run(self.captures[-1], timeout, release)
 
-    def run(self, order: Sequence[int], timeout: float, release: Release | None = None, begin: Any = None) -> Ran:  # noqa: ARG002
+    def run(self, order: Sequence[int], timeout: float, release: Release | None = None) -> Ran:  # noqa: ARG002
         self.runs += 1
         if release is not None:
             release()
@@ -158,7 +158,7 @@ class PythonLink:
         for slot in order:
             self._body(self._slots.given(slot), self._slots.outputs(slot))
         seconds = time.perf_counter() - started if self._block is None else self._block
-        return Ran(seconds, self._clock * seconds, [], [seconds])
+        return Ran(seconds, self._clock * seconds, [])
 
 
 @pytest.fixture(autouse=True)
@@ -510,7 +510,7 @@ def test_wrong_results_of_a_graph_are_caught() -> None:
     Graphs(subject.device)
     timed = Bench(subject, softmax)
     link = timed.link
-    link.replay = lambda timeout, release=None: Ran(1e-4, 1e-4, [], [1e-4])  # type: ignore[method-assign] # noqa: ARG005
+    link.replay = lambda timeout, release=None: Ran(1e-4, 1e-4, [])  # type: ignore[method-assign] # noqa: ARG005
     with pytest.raises(KernelFailed) as caught:
         timed.compare(Baseline.EAGER, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.UNWRITTEN_OUTPUT
@@ -652,9 +652,9 @@ def test_a_clock_that_stands_still_is_caught_where_the_machine_was_busy_at_first
     timed = Bench(subject, softmax)
     launched = timed.link.run
 
-    def run(order: Sequence[int], timeout: float, release: Release | None = None, begin: Any = None) -> Ran:
-        launched(order, timeout, release, begin)
-        return Ran((0.03 if timed.link.runs == 1 else 0.0015) * len(order), 0.0, [], [0.0])
+    def run(order: Sequence[int], timeout: float, release: Release | None = None) -> Ran:
+        launched(order, timeout, release)
+        return Ran((0.03 if timed.link.runs == 1 else 0.0015) * len(order), 0.0, [])
 
     timed.link.run = run  # type: ignore[method-assign]
     with pytest.raises(KernelFailed) as caught:
