@@ -24,7 +24,9 @@ _KEPT_OF_A_JOB = (
     *("problem", "problem_hash", "target", "policy", "method", "seed", "stop", "seconds", "failure"),
     *("environment", "peaks", "placement", "op_class", "baseline_us", "best"),
 )
-_KEPT_OF_A_BUILD = ("ok", "compiler", "seconds", "registers", "spill_bytes", "shared_bytes", "instructions")
+_KEPT_OF_A_BUILD = (
+    "ok", "compiler", "flags", "seconds", "registers", "spill_bytes", "shared_bytes", "instructions",
+)  # fmt: skip
 _KEPT_OF_A_COMPARISON = ("baseline", "kernel_us", "baseline_us", "speedup", "pairs", "launches", "graphs")
 
 

@@ -27,6 +27,11 @@ from cupilot.domain.problems import Size
 from cupilot.schemas import Report
 
 FOLDER = Path(champions.__file__).with_name("shipped")
+NVRTC_FLAGS = (
+    "--gpu-architecture=sm_90a", "--std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v",
+)  # fmt: skip
+"""Of every build for an H100 or H200 until now; records did not keep them before 2026-11-26."""
+
 LAST_PREPARATION_LAWS = "perturbed"
 """A check of every evaluation that is no input law."""
 
@@ -69,12 +74,19 @@ def _of_job(name: str, job: dict[str, Any], measured_at: str) -> Champion:
         target=Target(job["target"]),
         strategy=attempt.strategy,
         kernel=attempt.kernel,
-        evaluation=attempt.evaluation.model_copy(update={"environment": environment}),
+        evaluation=_with_flags(attempt.evaluation).model_copy(update={"environment": environment}),
         preparation=preparation,
         author=job.get("author", "playbook"),
         generation=best["generation"] + 1,
         measured_at=measured_at,
     )
+
+
+def _with_flags(evaluation: Evaluation) -> Evaluation:
+    build = evaluation.build
+    if build is None or build.flags or not build.compiler.startswith("nvrtc"):
+        return evaluation
+    return evaluation.model_copy(update={"build": build.model_copy(update={"flags": NVRTC_FLAGS})})
 
 
 def of_server(url: str) -> Iterator[Champion]:

@@ -62,6 +62,8 @@ class Champion(Value):
             raise ValueError("a champion is reproduced, and compared with eager")
         if self.evaluation.environment is None:
             raise ValueError("a champion says where it was measured")
+        if self.evaluation.build is None or not self.evaluation.build.flags:
+            raise ValueError("a champion says how it was compiled")
         if self.kernel.content_hash() != self.evaluation.kernel_hash or self.kernel.target is not self.target:
             raise ValueError("the evaluation is of another kernel")
         hashes = {self.evaluation.problem_hash, self.preparation.facts.problem_hash}

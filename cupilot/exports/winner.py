@@ -128,6 +128,11 @@ class Winner:
     def options(self) -> list[str]:
         """Return the compiler's options that were measured with, as NVRTC knows them: it compiles what is exported."""
         flags = self.evaluation.build.flags if self.evaluation.build else ()
+        if is_cuda(self) and not flags:
+            raise ExportRefused(
+                "the record of this kernel does not say how it was compiled",
+                hint="measure it again, and export that result: cupilot remeasure CANDIDATE",
+            )
         kept = [flag for flag in flags if not flag.startswith("--ptxas-options")]
         if not self.by_nvcc:
             return kept

@@ -195,8 +195,86 @@ def test_an_honest_file_is_audited(judged: Callable[[Problem, str], Evaluation],
     assert result.kernel_kind is KernelKind.IMPORTED
     comparison = result.comparison()
     assert comparison is not None
+    assert result.handover_us is None, "its results are read where it left them"
+    print(f"\n{comparison.kernel_us} against {comparison.baseline_us} us")
+
+
+OWN_BUFFER = """
+import torch
+import torch.nn as nn
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = None
+
+    def forward(self, x):
+        if self.out is None:
+            self.out = torch.empty_like(x)
+        return torch.add(torch.mul(x, 2.0, out=self.out), 1.0, out=self.out)
+"""
+
+GRAPH = """
+import torch
+import torch.nn as nn
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls <= 6:
+            return x * 2.0 + 1.0
+        if self.calls == 7:
+            self.x, self.graph = x.clone(), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.out = self.x * 2.0 + 1.0
+        self.x.copy_(x)
+        self.graph.replay()
+        return self.out
+"""
+"""Captures when its results are read in place already."""
+
+
+@pytest.mark.parametrize("source", [OWN_BUFFER, GRAPH], ids=["a buffer of its own", "a graph"])
+def test_what_cannot_stay_where_it_is_is_copied(judged: Callable[[Problem, str], Evaluation], source: str) -> None:
+    result = judged(LINE, source)
+    assert result.verdict is Verdict.AUDITED, result.failure
     assert result.handover_us is not None
-    print(f"\n{comparison.kernel_us} against {comparison.baseline_us} us, {result.handover_us:.1f} us of them copying")
+
+
+FORGED = """
+import torch
+import torch.nn as nn
+from gpu_worker.targets.cuda.lent import Lent
+
+Lent.keep = lambda self, result, wanted: {place}
+Lent.free = {free}
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.empty_like(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "free", "kinds"),
+    [
+        ("0", "lambda self: [[0, 2**27]]", {FailureKind.UNWRITTEN_OUTPUT, FailureKind.POLICY_BREACH}),
+        ("2**20", "lambda self: []", {FailureKind.POLICY_BREACH}),
+        ("2**45", "Lent.free", {FailureKind.POLICY_BREACH}),
+        ("0", "lambda self: [[0, 2**45]]", {FailureKind.POLICY_BREACH}),
+    ],
+    ids=["free memory", "memory in use", "memory of nobody", "all memory is free"],
+)
+def test_a_forged_place_earns_nothing(
+    judged: Callable[[Problem, str], Evaluation], place: str, free: str, kinds: set[FailureKind]
+) -> None:
+    result = judged(LINE, FORGED.format(place=place, free=free))
+    assert result.failure is not None, result.comparisons
+    assert result.failure.kind in kinds | {FailureKind.WRONG_VALUE}, result.failure
 
 
 def test_an_extension_of_several_functions_says_how_to_choose(judged: Callable[[Problem, str], Evaluation]) -> None:

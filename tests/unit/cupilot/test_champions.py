@@ -42,6 +42,7 @@ def test_a_champion_can_be_exported_and_its_plan_fits(champion: Champion) -> Non
     assert refused <= {ExportFormat.CUPY} or champion.problem in STATEFUL
     bundle = files(winner, ExportFormat.BUNDLE)
     assert bundle["kernel.cu"] == champion.kernel.source
+    assert f"--gpu-architecture={champion.arch}a" in winner.options()
     assert summary(champion).speedup.high >= 1.0
 
 
