@@ -131,7 +131,7 @@ class Winner:
         if is_cuda(self) and not flags:
             raise ExportRefused(
                 "the record of this kernel does not say how it was compiled",
-                hint="measure it again, and export that result: cupilot remeasure CANDIDATE",
+                hint="measure it again, and export that result: cupilot remeasure JOB",
             )
         kept = [flag for flag in flags if not flag.startswith("--ptxas-options")]
         if not self.by_nvcc:
