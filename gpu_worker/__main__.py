@@ -159,14 +159,15 @@ only function is the kernel, or the one called forward, or --function NAME. It i
 with the reference's parameters and buffers in state_dict order, or the parameters only, or neither; then with those
 arguments of Model's constructor that it names, or, where it names none of its own, with all or none of them.
 
-Its evaluation is marked `imported`, with the checks that its host code does not allow. Its result is copied to the
-judge inside the timed region: the speedup is a lower bound, and `handover` says what the copy takes.
+Its evaluation is marked `imported`, with the checks that its host code does not allow. On a GPU results are read where
+the file left them. Where that cannot be (on a CPU; a buffer that every call returns), they are copied inside the timed
+region: the speedup is a lower bound, and `handover` says what the copy takes.
 
 The table at the end is Markdown, to be pasted into a pull request.
 
 Failures have codes in failure.details.code: no_model_new, import_failed, constructor_arguments, constructor_failed,
 parameters_differ, compile_error, forward_failed, wrong_output_count, wrong_output_type, wrong_shape, wrong_dtype,
-wrong_device, out_of_memory, no_ninja, not_installed, not_portable; of extensions also no_function, no_such_function,
+wrong_device, result_reused, out_of_memory, no_ninja, not_installed, not_portable; of extensions also no_function, no_such_function,
 several_functions, arguments_do_not_fit."""
 
 

@@ -304,8 +304,9 @@ class Evaluation(Value):
     """Of a problem with workloads: each one's result. ``verdict`` is then the lowest, with the failure, build, laws and
     profile of the workload that decided it; times, speedups and bounds are weighted geometric means."""
     handover_us: float | None = None
-    """Of an imported kernel: what copying its result to the judge's memory takes. It is part of ``kernel_us``, so that
-    the speedup is a lower bound; without the copy the kernel takes at least ``kernel_us - handover_us``."""
+    """Of an imported kernel whose result is not read where it lies: what copying it to the judge's memory takes. It is
+    part of ``kernel_us``, so that the speedup is a lower bound; without the copy the kernel takes at least
+    ``kernel_us - handover_us``."""
 
     @model_validator(mode="after")
     def _possible(self) -> Evaluation:
