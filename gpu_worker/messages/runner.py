@@ -130,7 +130,7 @@ class Timed:
     seconds: float
     """By the runner's own clock."""
     places: list[list[int]] = field(default_factory=list)
-    """Where each launch left its results in lent memory, in bytes; -1 for one that was copied to its slot."""
+    """Places of each launch's results in lent memory, in bytes; -1 for one that was copied to its slot."""
     ok: Literal[True] = True
 
 
