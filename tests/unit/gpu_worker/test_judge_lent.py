@@ -13,6 +13,7 @@ from gpu_worker.judge.lent import COPIED, LentMemory, lend
 from gpu_worker.judge.runner_link import KernelFailed
 from gpu_worker.judge.slots import Slots
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
+from gpu_worker.targets.cuda.lent import joined
 
 SPECS = [
     TensorSpec(name="x", role=Role.INPUT, dtype=DType.FLOAT32, shape=(4, 8), strides=(8, 1)),
@@ -121,3 +122,8 @@ def test_nothing_is_lent_where_bytes_or_places_cannot_be_told() -> None:
     assert lend(device, slots, [*SPECS, flags], None) is None  # type: ignore[arg-type]
     assert lend(device, slots, [SPECS[0], *[SPECS[1]] * 9], None) is None  # type: ignore[arg-type]
     slots.close()
+
+
+def test_free_ranges_that_touch_are_one() -> None:
+    assert joined([(512, 1024), (0, 512), (2048, 4096)]) == [(0, 1024), (2048, 4096)]
+    assert joined([]) == []

@@ -171,6 +171,38 @@ def test_a_runner_that_takes_no_command_is_a_timeout(monkeypatch: pytest.MonkeyP
     assert caught.value.kind is FailureKind.TIMEOUT
 
 
+def test_places_of_results_come_from_runners_that_were_lent_memory() -> None:
+    class Runner:
+        lent: list[Any]
+
+        def attach(self, *_: Any) -> None: ...
+        def load(self, *_: Any) -> dict[str, Any]: ...
+        def bind(self, *_: Any) -> None: ...
+        def reset(self) -> None: ...
+        def run(self, order: list[int]) -> float:
+            return len(order) / 10
+
+    class Borrower(Runner):
+        def lend(self, *given: Any) -> None:
+            self.lent = list(given)
+
+        def free(self) -> list[list[int]]:
+            return [[0, 512]]
+
+        def places(self) -> list[list[int]]:
+            return [[0], [-1]]
+
+    borrower = Borrower()
+    assert answered(borrower, messages.Lend({"bytes": 512}), [7]) == messages.Acknowledged()
+    assert borrower.lent == [{"bytes": 512}, [7]]
+    assert answered(borrower, messages.Free(), []) == messages.Freed([[0, 512]])
+    assert answered(borrower, messages.Run([3, 1]), []) == messages.Timed(0.2, [[0], [-1]])
+    assert answered(Runner(), messages.Run([3, 1]), []) == messages.Timed(0.2, [])
+    refused = answered(Runner(), messages.Free(), [])
+    assert isinstance(refused, messages.Failed)
+    assert "takes no memory" in refused.message
+
+
 def test_the_longest_honest_failure_is_within_the_limit() -> None:
     from gpu_worker.targets.base import RunnerError
 
