@@ -127,6 +127,8 @@ def _steps_of_import(job: JobView, evaluation: Evaluation) -> list[str]:
     steps = [f"Evolve kernels for the same problem, and compare: cupilot compare JOB {job.id}."]
     if evaluation.handover_us is not None:
         steps.append("Read the speedup as a lower bound: copying the result to the judge is part of the time.")
+    elif job.target is Target.CUDA:
+        steps.append("Read the speedup as a lower bound: the file's host code is part of the time.")
     if evaluation.unchecked:
         steps.append(f"Look at the file yourself for what was not checked: {'; '.join(evaluation.unchecked)}.")
     return steps

@@ -18,9 +18,10 @@ import torch
 from cupilot.domain.evaluation import FailureKind
 from gpu_worker.judge.clocks import LATE_SECONDS, LATE_SHARE
 from gpu_worker.judge.fillings import Fillings
-from gpu_worker.judge.lent import COPIED, LentMemory
+from gpu_worker.judge.lent import LentMemory
 from gpu_worker.judge.runner_link import KernelFailed, Ran, RunnerLink
 from gpu_worker.judge.slots import Digests, Slots, Watch
+from gpu_worker.messages.runner import COPIED
 from gpu_worker.targets.base import JudgeDevice
 
 FLUSH_BELOW_CACHES = 8

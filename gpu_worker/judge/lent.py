@@ -1,9 +1,9 @@
 """Results of an imported file that are read where the file left them, in memory that the judge lent it.
 
 Before each block all of the memory that the file calls free is poisoned, while its process is stopped. After the block
-a few words of each result are looked at first: waiting for that look is part of the block's time, so that nothing can
-be finished behind the judge's back. The results are then copied to the slots, and what was looked at has to be the same
-still. The runner's word is good for nothing but where to look.
+a few words of each result are looked at first: where that takes longer than usual, it is part of the block's time, so
+that nothing can be finished behind the judge's back. The results are then copied to the slots, and what was looked at
+has to be the same still. The runner's word is good for nothing but where to look.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Role, TensorSpec
 from gpu_worker.judge.runner_link import KernelFailed, RunnerLink
 from gpu_worker.judge.slots import Slots
+from gpu_worker.messages.runner import COPIED
 from gpu_worker.targets.base import Arena, JudgeDevice
 
 MOST_OUTPUTS = 8
@@ -37,9 +38,6 @@ MOST_SPARE_BYTES = 2 * 2**30
 
 LOOKED_AT = 4
 """Random words of each result."""
-
-COPIED = -1
-"""Place of a result that was copied to its slot."""
 
 
 @dataclass(frozen=True)
@@ -57,31 +55,20 @@ class LentMemory:
     def __init__(self, device: JudgeDevice, slots: Slots, specs: Sequence[TensorSpec]) -> None:
         """Allocate it; raises :class:`torch.OutOfMemoryError`."""
         self._slots = slots
-        self._device = device
         self._sizes = [spec.storage_elements * spec.dtype.itemsize for spec in _outputs(specs)]
         self._widths = [spec.dtype.itemsize for spec in _outputs(specs)]
-        self._arena: Arena = device.allocate(_room(self._sizes, slots))
-        self._words = self._arena.bytes.view(torch.int16)
+        self.arena: Arena = device.allocate(_room(self._sizes, slots))
+        self._words = self.arena.bytes.view(torch.int16)
         self._pattern = 0
         self._within = torch.empty(0)
         """Of the words that are looked at, the place in each launch's results."""
         self._free: list[tuple[float, float]] = []
         self._taken: list[tuple[int, int]] = []
 
-    @property
-    def handle(self) -> dict[str, object]:
-        """For the runner's ``lend``."""
-        return self._arena.handle
-
-    @property
-    def descriptors(self) -> tuple[int, ...]:
-        """Sent along with the handle."""
-        return self._arena.descriptors
-
     def close(self) -> None:
         """Release the memory."""
         self._words = torch.empty(0, dtype=torch.int16)
-        self._arena.close()
+        self.arena.close()
 
     def poison(self, ranges: Sequence[Sequence[int]]) -> None:
         """Fill memory that the file calls free with a NaN; the file is stopped."""
@@ -105,7 +92,7 @@ class LentMemory:
         return self.look([[0] * len(self._sizes)] * launches).seconds
 
     def look(self, places: Sequence[Sequence[int]]) -> Look:
-        """Read words of each launch's results. Raises :class:`KernelFailed` for what says no places in lent memory."""
+        """Read words of each launch's results. Raises :class:`KernelFailed` for places outside of lent memory."""
         began = time.perf_counter()
         if not all(self._are_places(launch) for launch in places) or len(places) != len(self._within):
             raise _breach("no places of its results")
@@ -138,7 +125,7 @@ class LentMemory:
         for slot, launch in zip(order, places, strict=True):
             for index, (place, size) in enumerate(zip(launch, self._sizes, strict=True)):
                 if place != COPIED:
-                    self._slots.adopt(slot, index, self._arena.bytes[place : place + size], self._pattern)
+                    self._slots.adopt(slot, index, self.arena.bytes[place : place + size], self._pattern)
         if not torch.equal(self._words[look.places].cpu(), look.words):
             message = "a result changed after its launch was reported as done"
             raise KernelFailed(FailureKind.UNWRITTEN_OUTPUT, message, law="timed")
@@ -147,17 +134,18 @@ class LentMemory:
 def lend(device: JudgeDevice, slots: Slots, specs: Sequence[TensorSpec], link: RunnerLink) -> LentMemory | None:
     """Lend an imported file's runner memory for results; None where they have to be copied.
 
-    So it is on devices that share none, without room, for many results, and where one byte could be poison or a value.
+    They are copied where the device shares no memory or has no room, where there are many or empty results, and where
+    an element is a byte, which could be poison or a value.
     """
     outputs = _outputs(specs)
-    tellable = all(spec.dtype.itemsize > 1 and spec.storage_elements for spec in outputs)
-    if not device.lends or len(outputs) > MOST_OUTPUTS or not tellable:
+    readable = all(spec.dtype.itemsize > 1 and spec.storage_elements for spec in outputs)
+    if not device.lends or len(outputs) > MOST_OUTPUTS or not readable:
         return None
     try:
         lent = LentMemory(device, slots, specs)
     except torch.OutOfMemoryError:
         return None
-    link.lend(lent.handle, lent.descriptors)
+    link.lend(lent.arena.handle, lent.arena.descriptors)
     return lent
 
 

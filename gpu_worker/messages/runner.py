@@ -13,6 +13,9 @@ from typing import Any, ClassVar, Literal, TypeAlias
 CHECKED = {"extra": "forbid"}
 """Pydantic's validation of an answer: it has no other fields."""
 
+COPIED = -1
+"""Place of a result that was copied to its slot."""
+
 # Commands
 
 
@@ -130,7 +133,7 @@ class Timed:
     seconds: float
     """By the runner's own clock."""
     places: list[list[int]] = field(default_factory=list)
-    """Places of each launch's results in lent memory, in bytes; -1 for one that was copied to its slot."""
+    """Places of each launch's results in lent memory, in bytes; :data:`COPIED` for one that was."""
     ok: Literal[True] = True
 
 

@@ -21,5 +21,5 @@ class BorrowingRunnerDevice(RunnerDevice, Protocol):
         ...
 
     def places(self) -> list[list[int]]:
-        """Return where each launch of the last run left its results, in bytes; -1 for one that was copied."""
+        """Return where each launch of the last run left its results, in bytes, or that they were copied."""
         ...

@@ -22,6 +22,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from gpu_worker import signature as signatures
+from gpu_worker.messages.runner import COPIED
 from gpu_worker.signature import Signature
 from gpu_worker.targets import extension, user_errors
 from gpu_worker.targets.base import RunnerError
@@ -231,14 +232,14 @@ class ImportedRunner:
         return torch.autocast(self._memory.device.type, torch.bfloat16, enabled=half)
 
     def _hand_over(self, result: Any, outputs: Sequence[torch.Tensor]) -> list[int]:
-        """Leave results where they are or copy them to the slot; return their places, -1 for one that was copied."""
+        """Leave results where they are or copy them to the slot; return their places."""
         results = [result] if type(result) in _tensor_types else pytree.tree_leaves(result)
         results = [item for item in results if item is not None]
         check_results(results, outputs, self._signature.policy if self._signature else "")
         places = []
         for output, item in zip(outputs, results, strict=True):
             kept = self._lent.keep(item, output) if self._lent is not None else None
-            places.append(-1 if kept is None else kept)
+            places.append(COPIED if kept is None else kept)
             if kept is not None:
                 continue
             if any(_overlap(item, place) for place in outputs):

@@ -9,9 +9,10 @@ import torch
 
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import DType, Role, TensorSpec
-from gpu_worker.judge.lent import COPIED, LentMemory, lend
+from gpu_worker.judge.lent import LentMemory, lend
 from gpu_worker.judge.runner_link import KernelFailed
 from gpu_worker.judge.slots import Slots
+from gpu_worker.messages.runner import COPIED
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 from gpu_worker.targets.cuda.lent import joined
 
@@ -33,7 +34,7 @@ class Lending:
         self.lent.poison([[0, FREE]])
 
     def write(self, place: int, values: torch.Tensor) -> int:
-        memory = self.lent._arena.bytes[place : place + values.nbytes]
+        memory = self.lent.arena.bytes[place : place + values.nbytes]
         memory.view(values.dtype).copy_(values.reshape(-1))
         return place
 
@@ -107,7 +108,7 @@ def test_a_result_that_still_changes_was_not_done(lending: Lending) -> None:
     lending.write(0, torch.rand(4, 8))
     lending.lent.rehearse(1)
     look = lending.lent.look([[0, 512]])
-    lending.lent._arena.bytes[: 4 * 8 * 4] += 1
+    lending.lent.arena.bytes[: 4 * 8 * 4] += 1
     with pytest.raises(KernelFailed) as caught:
         lending.lent.adopt([0], [[0, 512]], look)
     assert caught.value.kind is FailureKind.UNWRITTEN_OUTPUT
