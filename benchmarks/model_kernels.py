@@ -21,7 +21,7 @@ from cupilot.code_version import code_version
 from cupilot.domain import problems
 from cupilot.domain.evaluation import Baseline, Evaluation, Preparation
 from cupilot.domain.kernel import Kernel, LaunchPlan
-from cupilot.domain.problem import Problem, Target
+from cupilot.domain.problem import NumericsPolicy, Problem, Target
 from gpu_worker.evaluator import Evaluator
 
 CHILD = "child"
@@ -35,13 +35,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="the record; winners go to a folder of its name")
     parser.add_argument("--work-dir", type=Path, default=Path(".cupilot/model-kernels"), help="builds and peaks")
     parser.add_argument("--problem", nargs="*", help="only these")
+    parser.add_argument("--policy", choices=[policy.value for policy in NumericsPolicy], default="fp32")
     options = parser.parse_args(arguments)
     record: dict[str, Any] = {**records.stamp(), "commit": code_version(), "jobs": []}
     with Evaluator(Target.CUDA, options.work_dir) as evaluator:
         for name, folders in _by_problem(options.folder).items():
             if options.problem and name not in options.problem:
                 continue
-            job = _judge(evaluator, name, folders, options.out.with_suffix(""))
+            job = _judge(evaluator, _problem(name, options.policy), folders, options.out.with_suffix(""))
             record["jobs"].append(job)
             records.write(options.out, record)
     reproduced = [job.get("winner", {}).get("evaluation", {}).get("verdict") == "reproduced" for job in record["jobs"]]
@@ -55,10 +56,13 @@ def _by_problem(folder: Path) -> dict[str, list[Path]]:
     return folders
 
 
-def _judge(evaluator: Evaluator, name: str, folders: list[Path], winners: Path) -> dict[str, Any]:
+def _problem(name: str, policy: str) -> Problem:
+    return problems.load(name, size="full", policy=NumericsPolicy(policy))
+
+
+def _judge(evaluator: Evaluator, problem: Problem, folders: list[Path], winners: Path) -> dict[str, Any]:
     """Return the record of one problem."""
-    began = time.monotonic()
-    problem = problems.load(name, size="full")
+    began, name = time.monotonic(), problem.name
     answer = evaluator.prepare(problem)
     preparation = answer.preparation
     job: dict[str, Any] = {

@@ -23,7 +23,9 @@ def best(
     problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="A built-in problem's name.")],
     *,
     target: Annotated[Target, typer.Option("--target", metavar="cuda|cpu")] = Target.CUDA,
-    policy: Annotated[NumericsPolicy, typer.Option("--policy", metavar="fp32|tf32|half")] = NumericsPolicy.FP32,
+    policy: Annotated[
+        NumericsPolicy | None, typer.Option("--policy", metavar="fp32|tf32|half", help="Any by default, fp32 first.")
+    ] = None,
     arch: Annotated[str | None, typer.Option("--arch", metavar="sm_90", help="Of the device; any by default.")] = None,
     form: Annotated[
         str | None,
@@ -49,6 +51,7 @@ def best(
     Examples:
         cupilot best softmax --target cuda
         cupilot best max_pool2d --target cuda --format torch -o my_pool
+        cupilot best silu_and_multiply_bfloat16 --policy half
         cupilot best max_pool2d --target cuda --judge --wait
     """
     champion = best_champion(problem, target, policy=policy, arch=arch)

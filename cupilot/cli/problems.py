@@ -17,7 +17,7 @@ def resolve(reference: str, *, name: str | None, policy: NumericsPolicy, size: S
     path = Path(reference)
     if reference == "-":
         return _from_text(sys.stdin.buffer.read(MAX_SOURCE_BYTES + 1), name or "stdin", "standard input", policy, size)
-    if path.is_dir() and reference not in builtin.names():
+    if path.is_dir() and not builtin.is_name(reference):
         raise InvalidInput(f"{reference} is a folder", hint="name a problem file in it", where="PROBLEM")
     if path.exists() and not path.is_dir():
         size_on_disk = path.stat().st_size
@@ -29,7 +29,7 @@ def resolve(reference: str, *, name: str | None, policy: NumericsPolicy, size: S
             )
         with path.open("rb") as file:
             return _from_text(file.read(MAX_SOURCE_BYTES + 1), name or path.stem, reference, policy, size)
-    if reference in builtin.names():
+    if builtin.is_name(reference):
         return ProblemInput(id=reference, name=name, policy=policy, size=size)
     raise InvalidInput(
         f"{reference} is neither a file nor a built-in problem", hint=_suggestion(reference), where="PROBLEM"

@@ -173,7 +173,7 @@ def _full(client: Client, start: str, *, all_teams: bool) -> str:
 
 
 def _without_board(name: str) -> str:
-    if name in problems.names():
+    if problems.is_name(name):
         return f"cupilot best {name} shows the kernel that ships, if any; cupilot evolve {name} makes a board"
     return f"cupilot leaderboard lists all boards; {problems.suggestion(name)}"
 

@@ -49,7 +49,8 @@ def problems(
 ) -> None:
     """List the problems that jobs can be started on. The built-in ones, then your team's newest.
 
-    With a PROBLEM its source, as a file to begin with; a built-in's is at its small size.
+    With a PROBLEM its source, as a file to begin with; a built-in's is at its small size. Names may end with
+    _bfloat16 or _float16: parameters and floating-point inputs are then of that type.
 
     \b
     Examples:

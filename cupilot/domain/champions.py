@@ -145,18 +145,16 @@ def matching(
     return sorted(found, key=lambda champion: (champion.policy, -champion.lower_bound))
 
 
-def best(
-    problem: str, target: Target, *, policy: NumericsPolicy = NumericsPolicy.FP32, arch: str | None = None
-) -> Champion:
-    """Return the champion for a problem; NotFound where this release has none."""
+def best(problem: str, target: Target, *, policy: NumericsPolicy | None = None, arch: str | None = None) -> Champion:
+    """Return the champion for a problem, without a policy one under ``fp32`` first; NotFound where there is none."""
     found = matching(problem, target, policy=policy, arch=arch)
     if found:
         return found[0]
     others = sorted({f"{champion.policy.value} on {champion.arch}" for champion in matching(problem, target)})
     if others:
-        where = f"{target.value}" + (f" ({arch})" if arch else "") + f" under {policy.value}"
+        where = target.value + (f" ({arch})" if arch else "") + (f" under {policy.value}" if policy else "")
         raise NotFound(f"no champion for {problem} on {where} ships", hint=f"there is one under {', '.join(others)}")
-    if problem not in problems.names():
+    if not problems.is_name(problem):
         raise NotFound(f"no built-in problem is called {problem!r}", hint=problems.suggestion(problem))
     raise NotFound(
         f"no champion for {problem} on {target.value} ships with this release",

@@ -242,7 +242,8 @@ def check_source(source: str) -> None:
     model = defined["Model"]
     if not isinstance(model, ast.ClassDef):
         raise InvalidProblem("Model must be a class", where=f"problem.source:{model.lineno}")
-    if not any(isinstance(node, ast.FunctionDef) and node.name == "forward" for node in model.body):
+    inherits = any(ast.unparse(base).rpartition(".")[2] not in ("Module", "object") for base in model.bases)
+    if not inherits and not any(isinstance(node, ast.FunctionDef) and node.name == "forward" for node in model.body):
         raise InvalidProblem("class Model has no forward method", where=f"problem.source:{model.lineno}")
     for name in ("get_inputs", "get_init_inputs"):
         if not isinstance(defined[name], ast.FunctionDef):

@@ -140,7 +140,7 @@ def problem_of(session: Session, team: UUID, request: ProblemInput, target: Targ
         check_source(request.source)
         return Problem(name=request.name or DEFAULT_NAME, source=request.source, policy=request.policy)
     assert request.id is not None
-    if request.id in builtin.names():
+    if builtin.is_name(request.id):
         default: Size = "full" if target is Target.CUDA else "small"
         problem = builtin.load(request.id, size=request.size or default)
     elif request.size is not None:

@@ -78,7 +78,7 @@ def list_problems(session: Session, team: uuid.UUID, *, cursor: str | None, limi
 
 def problem_view(session: Session, team: uuid.UUID, reference: str) -> ProblemView:
     """Return a problem by id: a built-in's name or the id of one of the team's; NotFound for any other."""
-    if reference in problems.names():
+    if problems.is_name(reference):
         return ProblemView(**_builtin(reference).model_dump(), source=problems.load(reference).source)
     row = get_problem(session, team, reference)
     return ProblemView(**_summary(row).model_dump(), source=row.source)

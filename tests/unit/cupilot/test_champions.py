@@ -69,6 +69,8 @@ def test_the_best_of_a_problem_is_found_and_what_is_missing_is_explained() -> No
     with pytest.raises(NotFound) as missing:
         champions.best("max_pool2d", Target.CUDA, policy=NumericsPolicy.HALF)
     assert missing.value.hint == "there is one under fp32 on sm_90"
+    with pytest.raises(NotFound, match="on cuda \\(sm_80\\) ships"):
+        champions.best("max_pool2d", Target.CUDA, arch="sm_80")
     with pytest.raises(NotFound) as misspelt:
         champions.best("max_pool", Target.CUDA)
     assert "max_pool2d" in str(misspelt.value.hint)

@@ -51,6 +51,12 @@ def test_what_cannot_be_a_problem_is_refused_with_its_place(source: str, message
     assert (caught.value.code, caught.value.status) == ("invalid_problem", 422)
 
 
+def test_a_model_may_inherit_its_forward_method() -> None:
+    base = GOOD.replace("class Model", "class Base")
+    check_source(base + "class Model(Base):\n    pass\n")
+    check_source(GOOD.replace("torch.nn.Module", "torch.nn.Linear").replace("def forward", "def backward"))
+
+
 def test_size_is_counted_in_bytes_not_characters() -> None:
     with pytest.raises(InvalidProblem, match="bytes"):
         check_source(GOOD + "#" + "é" * (MAX_SOURCE_BYTES // 2))

@@ -12,12 +12,16 @@ import pytest
 from cupilot.domain import problems
 from cupilot.domain.errors import NotFound
 from cupilot.domain.problem import NumericsPolicy, Problem, check_source
+from cupilot.domain.problems import HALF_TYPES
 
 if TYPE_CHECKING:
     import torch
 
 LEVEL1 = list(csv.DictReader(Path(__file__).with_name("level1.csv").read_text().splitlines()))
 """KernelBench's level 1: shapes of inputs, parameters and output of each operator; float32 where nothing is said."""
+
+ONE_TYPE = {"half_gelu_bias", "half_rms_norm", "matmul_scalar"}
+VARIANTS = [f"{name}_{dtype}" for name in problems.names() if name not in ONE_TYPE for dtype in HALF_TYPES]
 
 
 def test_there_is_one_for_every_operator_the_playbook_promises() -> None:
@@ -43,7 +47,28 @@ def test_a_problem_is_built_in_by_its_text_and_not_by_its_name() -> None:
         assert problems.name_of(Problem(**{**shipped.model_dump(), "name": "zeus"}).content_hash()) == "softmax"
         other = Problem(name="softmax", source=shipped.source + "\n", policy=policy)
         assert problems.name_of(other.content_hash()) is None
-    assert set(problems.hashes().values()) == set(problems.names())
+    half = problems.load("softmax_bfloat16", policy=NumericsPolicy.HALF)
+    assert problems.name_of(half.content_hash()) == half.name == "softmax_bfloat16"
+    assert set(problems.hashes().values()) - set(problems.names()) == set(VARIANTS)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_type_at_the_end_of_a_name_is_that_of_parameters_and_inputs(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    source = problems.load(name).source
+    check_source(source)
+    with torch.device("meta"):
+        model, inputs = _run(source)
+    tensors = [*inputs, *model.parameters(), *model.buffers()]
+    types = {str(item.dtype) for item in tensors if item.is_floating_point()}
+    assert types == {f"torch.{name.rpartition('_')[2]}"}
+
+
+@pytest.mark.parametrize("name", ["softmax_float32", "softmax_", "_bfloat16", "half_rms_norm_bfloat16", "zeus_float16"])
+def test_only_types_of_two_bytes_make_a_name(name: str) -> None:
+    assert not problems.is_name(name)
+    with pytest.raises(NotFound):
+        problems.load(name)
 
 
 @pytest.mark.parametrize("name", problems.names())
