@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from cupilot.domain.problem import Graph, Role, TensorSpec
+from cupilot.domain.problem import DType, Graph, Role, TensorSpec
 from gpu_worker.judge import laws
 from gpu_worker.judge.counting import bytes_read
 from gpu_worker.judge.deviation import Expected, largest, unit_of
@@ -42,15 +42,19 @@ class Relevance:
 
 @dataclass
 class _Trial:
-    """One set of given tensors, what the reference gives for it, and which of them may be changed."""
+    """One set of given tensors, what the reference gives for it, and which of them may be changed.
+
+    ``exact``: in float64, for outputs of two bytes round away what a part of a tensor is worth to a mean.
+    """
 
     reference: ReferenceLink
     given: Sequence[torch.Tensor]
     specs: Sequence[TensorSpec]
+    exact: bool
     expected: list[Expected] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.expected = [Expected(value.contiguous(), unit_of(value)) for value in self.reference.run(self.given)]
+        self.expected = [Expected(value.contiguous(), unit_of(value)) for value in self._run(self.given)]
 
     def moves(self, place: int, part: torch.Tensor) -> bool:
         """Return whether any output moves, or none comes, when the marked elements of a tensor get other values."""
@@ -58,13 +62,16 @@ class _Trial:
 
     def _moved(self, place: int, changed: torch.Tensor) -> bool:
         try:
-            outputs = self.reference.run([*self.given[:place], changed, *self.given[place + 1 :]])
+            outputs = self._run([*self.given[:place], changed, *self.given[place + 1 :]])
         except UnusableReference as error:
             if out_of_memory(error):
                 raise
             return True
         same = all(got.shape == want.values.shape for got, want in zip(outputs, self.expected, strict=True))
         return not same or largest(self.expected, [value.contiguous() for value in outputs]) > MOVED
+
+    def _run(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return self.reference.run_exact(given) if self.exact else self.reference.run(given)
 
 
 def relevance(
@@ -83,7 +90,8 @@ def relevance(
     needless: dict[str, int] = {}
     notes: list[str] = []
     try:
-        trial = _Trial(reference, inputs, named)
+        rounds = any(spec.dtype in (DType.BFLOAT16, DType.FLOAT16) for spec in specs if spec.role is Role.OUTPUT)
+        trial = _Trial(reference, inputs, named, exact=rounds)
         whole.extend(_refuted(trial, claimed))
         for name, words, count in _irrelevant(trial, unclaimed):
             needless[name] = count

@@ -101,6 +101,14 @@ def test_what_moves_an_output_counts(forward: str) -> None:
     assert by_graph == proven
 
 
+def test_what_a_rounded_mean_hides_counts() -> None:
+    forward = "return -(x.log_softmax(1) * y.softmax(1)).sum(1).mean()"
+    inputs = "torch.randn(512, 64).bfloat16(), torch.randn(512, 64).bfloat16()"
+    _, result, by_graph, proven = found(forward, inputs, "x, y")
+    assert result.notes == ()
+    assert by_graph == proven
+
+
 def test_parts_that_stand_in_for_each_other_are_not_both_left_out() -> None:
     _, result, by_graph, proven = found("return torch.where(x[:4] == 1, x[:4], x[4:])", "torch.ones(8, 4)")
     assert by_graph - proven == 4 * 4 * 4
