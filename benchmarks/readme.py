@@ -1,6 +1,6 @@
-"""The README's tables of results, from champions and records: ``python -m benchmarks.readme [--write]``.
+"""Results from champions and records: classes in the README, each kernel and run on ``docs/results.md``.
 
-Measures nothing. A test holds the README against this output.
+``python -m benchmarks.readme [--write]``. Measures nothing. A test holds both against this output.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks import records
 from benchmarks.local_report import speedup_over
+from cupilot.domain import problems
 from cupilot.domain.champions import Champion, champions
 from cupilot.domain.data_sheets import stated_peaks
 from cupilot.domain.evaluation import Baseline, Comparison, Evaluation
@@ -20,7 +21,24 @@ from cupilot.domain.problem import NumericsPolicy
 from cupilot.reports.job import factor
 
 README = records.ROOT / "README.md"
+PAGE = records.ROOT / "docs/results.md"
+PAGE_HEAD = """# Results
+
+With this page you can look up how fast each kernel is that ships with the release, and what whole runs of the
+playbook came to. Every row is `reproduced`: proved again in fresh processes. Speedups have their 95 % intervals. Made
+by `python -m benchmarks.readme` from the champions in `cupilot/domain/shipped` and from
+[records](../benchmarks/results). Kernels of a model were written by a large language model behind an
+OpenAI-compatible endpoint from the service's own prompts, those of the playbook by its templates, without a model.
+Names that end with a type are [problems with tensors of that type](cli.md).
+
+"""
 RUNS = ("cpu_level1", "h200_fp32", "h200_fp32_more", "h200_tf32")
+AHEAD = 1.005
+"""A kernel that is ahead of a baseline is so by half a percent at least."""
+_FAMILIES = {
+    "elementwise": "pointwise", "reduction": "reductions", "norm": "norms", "scan": "scans", "softmax": "softmax",
+    "loss": "losses", "pool": "pooling", "matmul": "matrix products", "attention": "attention",
+}  # fmt: skip
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->\n"
 
 
@@ -46,7 +64,7 @@ class Row:
     @property
     def ahead(self) -> bool:
         """True if the kernel is faster than every baseline, beyond the interval and by half a percent at least."""
-        return self.fastest.speedup.low > 1 and self.fastest.speedup.median > 1.005
+        return self.fastest.speedup.low > 1 and self.fastest.speedup.median > AHEAD
 
     def share_of_peak(self) -> float | None:
         """Return the time of memory and directly counted operations by the data sheet over the kernel's.
@@ -69,13 +87,18 @@ class Row:
         return float(max(memory, arithmetic) / eager.kernel_us.median)
 
 
-def section(runs: tuple[str, ...] = RUNS) -> str:
-    """Return what stands between the README's two marks: champions, then a table for each device's records."""
+def section() -> str:
+    """Return what stands between the README's two marks: champions by class."""
+    return "\n".join(_classes_table())
+
+
+def page(runs: tuple[str, ...] = RUNS) -> str:
+    """Return the page of results: champions, then a table for each device's records."""
     tables: dict[str, list[Row]] = {}
     for row in _rows(runs):
         tables.setdefault(row.device, []).append(row)
     records_of = ["\n".join(_table(heading, tables[heading])) for heading in sorted(tables)]
-    return "\n".join(["\n".join(_champions_table()), *records_of])
+    return PAGE_HEAD + "\n".join(["\n".join(_champions_table()), *records_of]).rstrip("\n") + "\n"
 
 
 def updated(readme: str) -> str:
@@ -94,9 +117,35 @@ def _rows(runs: tuple[str, ...]) -> Iterator[Row]:
                     yield Row(job, winner)
 
 
+def _classes_table() -> Iterator[str]:
+    classes: dict[str, list[Champion]] = {}
+    for champion in champions():
+        classes.setdefault(_class(champion), []).append(champion)
+    yield "Kernels that ship with the release, each measured on one H100 or H200; speedups are geometric means:\n"
+    yield "| class | kernels | over PyTorch eager | over the fastest of three baselines | of these ahead of it |"
+    yield "|---|---|---|---|---|"
+    for name, members in sorted(classes.items()):
+        eager, fastest, ahead = _speedups(members)
+        yield f"| {name} | {len(members)} | {eager:.2f}x | {fastest:.2f}x | {ahead} |"
+    yield f"\n{_champions_summary(champions())}\n"
+
+
+def _class(champion: Champion) -> str:
+    """Return the class that a champion is counted in: of single operators the family, of blocks their suite."""
+    base, _, dtype = champion.problem.rpartition("_")
+    name = base if dtype in problems.HALF_TYPES else champion.problem
+    suite = next(suite for suite in problems.SUITES if name in problems.names(suite))
+    if suite != "level1":
+        return f"`{suite}` in half precision" if champion.policy is NumericsPolicy.HALF else f"`{suite}`"
+    if name.startswith("conv"):
+        kind = "transposed" if "transpose" in name else "depthwise" if "depthwise" in name else "other"
+        return f"level 1, {champion.policy.value}: {kind} convolutions"
+    return f"level 1, {champion.policy.value}: {_FAMILIES[champion.preparation.facts.op_class]}"
+
+
 def _champions_table() -> Iterator[str]:
     shown = sorted(champions(), key=lambda champion: (champion.author, champion.policy.value, champion.problem))
-    yield "Kernels that ship with the release (`cupilot best PROBLEM`), each measured on one card:\n"
+    yield "## Kernels that ship\n\n`cupilot best PROBLEM` writes one with its evidence; each was measured on one card:\n"
     heads = ["problem", "policy", "card", "written by", "over PyTorch eager", "fastest baseline", "over it"]
     heads += ["of the bound", "generation"]
     yield f"| {' | '.join(heads)} |"
@@ -116,14 +165,19 @@ def _champions_summary(shown: Sequence[Champion]) -> str:
     sentences = []
     for author in sorted({champion.author for champion in shown}):
         mine = [champion for champion in shown if champion.author == author]
-        eager = [_over_eager(champion) for champion in mine]
-        fastest = [_fastest(champion).speedup.median for champion in mine]
-        ahead = sum(speedup > 1.005 for speedup in fastest)
+        eager, fastest, ahead = _speedups(mine)
         sentences.append(
-            f"By the {author}: {len(mine)} kernels, geometric mean {_mean(eager):.2f}x over eager and "
-            f"{_mean(fastest):.2f}x over the fastest of the three baselines; {ahead} are ahead of it."
+            f"By the {author}: {len(mine)} kernels, geometric mean {eager:.2f}x over eager and "
+            f"{fastest:.2f}x over the fastest of the three baselines; {ahead} are ahead of it."
         )
     return " ".join(sentences)
+
+
+def _speedups(members: Sequence[Champion]) -> tuple[float, float, int]:
+    """Return geometric means over eager and over the fastest baseline, and how many are ahead of the latter."""
+    fastest = [_fastest(champion).speedup.median for champion in members]
+    eager = [_over_eager(champion) for champion in members]
+    return _mean(eager), _mean(fastest), sum(speedup > AHEAD for speedup in fastest)
 
 
 def _over_eager(champion: Champion) -> float:
@@ -146,7 +200,7 @@ def _table(heading: str, rows: list[Row]) -> Iterator[str]:
     heads = [*(f"over {_name(baseline)}" for baseline in baselines), "over the fastest of them"]
     shares = [row.share_of_peak() for row in rows]
     heads += ["of the peak"] if any(shares) else []
-    yield f"On {heading}:\n"
+    yield f"## Runs of the playbook on {heading}\n"
     yield f"| problem | policy | {' | '.join(heads)} | found in, ended by |"
     yield "|---|---|" + "---|" * (len(heads) + 1)
     for row, share in zip(rows, shares, strict=True):
@@ -181,4 +235,5 @@ def _summary(rows: list[Row]) -> str:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--write"]:
         README.write_text(updated(README.read_text(encoding="utf-8")), encoding="utf-8")
+        PAGE.write_text(page(), encoding="utf-8")
     sys.stdout.write(section())

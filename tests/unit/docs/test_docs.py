@@ -254,3 +254,4 @@ def test_the_results_in_the_readme_are_the_recorded_ones() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert text == readme.updated(text), "run python -m benchmarks.readme --write"
     assert readme.section().count("\n|") >= 5
+    assert readme.PAGE.read_text(encoding="utf-8") == readme.page()
