@@ -145,7 +145,8 @@ def _class(champion: Champion) -> str:
 
 def _champions_table() -> Iterator[str]:
     shown = sorted(champions(), key=lambda champion: (champion.author, champion.policy.value, champion.problem))
-    yield "## Kernels that ship\n\n`cupilot best PROBLEM` writes one with its evidence; each was measured on one card:\n"
+    yield "## Kernels that ship\n"
+    yield "`cupilot best PROBLEM` writes one with its evidence. Each was measured on one card:\n"
     heads = ["problem", "policy", "card", "written by", "over PyTorch eager", "fastest baseline", "over it"]
     heads += ["of the bound", "generation"]
     yield f"| {' | '.join(heads)} |"

@@ -100,7 +100,9 @@ def test_the_best_point_is_judged_and_reported(patient: Evaluator, preparation: 
     assert points[FAST].judged
     assert points[FAST].speedup == found.comparisons[0].speedup
     failures = {value: item.failure.kind for value, item in points.items() if item.failure}
-    assert failures == {BROKEN: FailureKind.COMPILE_ERROR, WRONG: FailureKind.WRONG_VALUE}
+    assert failures[BROKEN] is FailureKind.COMPILE_ERROR
+    assert failures[WRONG] in (FailureKind.WRONG_VALUE, FailureKind.INSENSITIVE)  # by the check that is drawn first
+    assert set(failures) == {BROKEN, WRONG}
     assert set(PHASES) <= {phase.name for phase in found.phases}
     assert found.build is not None
     assert found.build.ok
