@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from pydantic import JsonValue
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import flop_registry
 
 from cupilot.domain.problem import Graph, GraphNode
 from gpu_worker.judge import fast_algorithms
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.structure import STRUCTURAL_ZEROS, zero_share
+from gpu_worker.reference.decompositions import decomposition
 from gpu_worker.reference.watching import ForwardWatch
 
 MAX_NODES = 20_000
 MAX_CONSTANT_ELEMENTS = 64
 """A longer tensor constant is not written into the graph."""
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 class Traced(NamedTuple):
@@ -47,11 +52,17 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         self._given = frozenset(self._names)
         self._alive: list[torch.Tensor] = list(named.values())  # an id is a name only while its tensor lives
         self._count = 0
+        self._in_a_rule = False
+        self._makers: dict[int, str] = {}
+        """Calls by the ids of their results."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        simpler = self._decomposed(func, args, kwargs)
+        if simpler is not NotImplemented:
+            return simpler
         encoded = tuple(self._encode(argument) for argument in args)
         encoded_kwargs = {name: self._encode(argument) for name, argument in kwargs.items()}
         result = func(*args, **kwargs)
@@ -60,6 +71,21 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
             self._count_product(func, args, kwargs, float(count(*args, **kwargs, out_val=result)))
         self._record(str(func), encoded, encoded_kwargs, _tensors(result) + self._aliases(func, args, kwargs, result))
         return result
+
+    def _decomposed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return what simpler calls, which are recorded, give for a call; NotImplemented where it is recorded itself.
+
+        Within a rule, calls that PyTorch takes apart before a mode sees them are taken apart here.
+        """
+        rule = decomposition(func, self._made_by) or (func.decompose if self._in_a_rule else None)
+        if rule is None:
+            return NotImplemented
+        outside, self._in_a_rule = self._in_a_rule, True
+        try:
+            with self:
+                return rule(*args, **kwargs)
+        finally:
+            self._in_a_rule = outside
 
     def name(self, tensor: torch.Tensor) -> str:
         """Return the value that this tensor is now."""
@@ -102,6 +128,10 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
             line=self._line(),
         )
         self.nodes.append(node)
+        self._makers.update((id(tensor), op) for tensor in results)
+
+    def _made_by(self, tensor: torch.Tensor) -> str | None:
+        return self._makers.get(id(tensor))
 
     def _line(self) -> int | None:
         """Return the line of the problem file that is being run."""
@@ -154,11 +184,37 @@ def trace(
 ) -> Traced:
     """Trace the forward pass that ``call`` makes on named tensors; ``file`` is that of the problem."""
     tracer = Tracer(named, file)
-    with tracer:
+    with tracer, _without_fused_layers():
         outputs = list(call())
     names = tuple(tracer.name(tensor) for tensor in outputs)
     graph = Graph(nodes=tuple(tracer.nodes), outputs=names)
     return Traced(graph, tracer.matmul_flops, tracer.least_matmul_flops, outputs)
+
+
+@contextmanager
+def _without_fused_layers() -> Iterator[None]:
+    """Have ``nn.MultiheadAttention``, ``nn.LSTM`` and their kin make the calls that they are made of."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with _StepByStep():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+class _StepByStep(TorchFunctionMode):
+    """Runs recurrent layers without the libraries that have one call for all of their steps."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__name__", "") not in _RECURRENT:
+            return func(*args, **(kwargs or {}))
+        with warnings.catch_warnings(), torch.backends.cudnn.flags(enabled=False):
+            warnings.simplefilter("ignore", UserWarning)  # oneDNN's TF32, which the next line leaves alone
+            with torch.backends.mkldnn.flags(enabled=False):
+                return func(*args, **(kwargs or {}))
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:

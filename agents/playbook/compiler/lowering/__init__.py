@@ -42,16 +42,10 @@ _REASONS = {
     "aten.masked_select.default": (
         f"{_RUN_TIME_SIZE}; masked_fill or where with a neutral value, then the reduction, are supported"
     ),
-    "aten.repeat_interleave.Tensor": (
-        f"{_RUN_TIME_SIZE}; repeat_interleave by one number for all, and index_select with a given index, are supported"
-    ),
     "aten._unique2.default": f"{_RUN_TIME_SIZE}; sort and comparisons of neighbours are supported",
     "aten.mode.default": "sort, kthvalue, median and argmax are supported",
-    "aten.bincount.default": (
-        "its size follows from its values; scatter_add of ones into zeros of a fixed size is supported"
-    ),
-    "aten.histc.default": "bucketize, and scatter_add of ones into zeros of a fixed size, are supported",
-    "aten.col2im.default": "conv_transpose2d with a weight of ones and zeros, unfold and index_add are supported",
+    "aten.bincount.default": "its size follows from its values; with a minlength above all of them it is supported",
+    "aten.histc.default": "with its range, min and max, it is",
 }
 """Reasons for refusing calls that no lowering knows but that something supported can stand for."""
 _NOT_HELD = ("complex64", "complex128")
@@ -142,6 +136,9 @@ class Lowering:
             for name in node.results:
                 self._add(name, Place(Tensor(tuple(node.shapes[0]), node.dtypes[0].removeprefix("torch."))))
             return
+        if is_in_place(node.op) and is_view(out_of_place(node.op)):
+            self._viewed_in_place(call)
+            return
         if is_in_place(node.op) or node.op == "aten.copy_.default":
             self._written(call)
             return
@@ -154,10 +151,21 @@ class Lowering:
         for name, tensor in zip(node.results, self._made(call, node.op), strict=False):
             self._add(name, Place(tensor))
 
+    def _viewed_in_place(self, call: Call) -> None:
+        """Follow a call that makes its first argument a view of what it was; names of aliases change with it."""
+        before = self.places[str(reference(call.node.args[0]))]
+        view = (views(call, call.op) or [])[0]
+        after = Place(base=before, view=view)
+        others = [place for place in self.order if place is not before and place.root is before.root]
+        self.order[self.order.index(before)] = after
+        for name, place in zip(call.node.results, [after, *others], strict=False):
+            self.places[name] = place
+
     def _made(self, call: Call, op: str) -> list[Tensor]:
         unknown = next((dtype for dtype in call.node.dtypes if dtype.removeprefix("torch.") in _NOT_HELD), None)
         if unknown is not None:
-            call.refuse(f"it makes {unknown.removeprefix('torch.')}, which kernels cannot hold")
+            kind = unknown.removeprefix("torch.")
+            call.refuse(f"it makes {kind}, which kernels cannot hold; real parts, as cos and sin, are supported")
         if op in MAKERS:
             made = MAKERS[op](call)
             call.refuse_unread()

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from agents.playbook.compiler.lowering.calls import (
-    Call,
-)
+from agents.playbook.compiler.lowering.calls import Call, read
 from agents.playbook.compiler.tensors import Index, Map, Tensor, mapped
 from agents.playbook.compiler.terms import (
     Term,
@@ -30,6 +28,11 @@ def _filled(value: float | None) -> Callable[[Call], Tensor]:
         return Map(call.shape, call.dtype, lambda _: const(wanted, register(call.dtype)))
 
     return lower
+
+
+def _filled_with_a_tensor(call: Call) -> Tensor:
+    shape, value = call.tensor(0).shape, call.tensor(1)
+    return mapped(shape, call.dtype, lambda index: cast(read(value, index), register(call.dtype)))
 
 
 def _arange(call: Call) -> Tensor:
@@ -120,6 +123,7 @@ CREATION: dict[str, Callable[[Call], Tensor]] = {
     },
     "aten.empty.memory_format": _filled(0.0),
     "aten.fill.Scalar": _filled(None),
+    "aten.fill.Tensor": _filled_with_a_tensor,
     "aten.scalar_tensor.default": _scalar(0),
     "aten.new_full.default": _scalar(2),
     **{f"aten.arange.{kind}": _arange for kind in ("default", "start", "start_step")},

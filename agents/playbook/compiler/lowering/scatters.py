@@ -276,6 +276,7 @@ SCATTERS: dict[str, Callable[[Call], Tensor]] = {
     "aten.scatter_reduce.two": _scatter,
     "aten.put.default": _put,
     "aten.index_put.default": _index_put,
+    "aten._unsafe_index_put.default": _index_put,
     "aten.masked_scatter.default": _masked_scatter,
     "aten.diagonal_scatter.default": _into_view(lambda call, base, part: _on_diagonal(2, call, base, part.shape[-1])),
     "aten.diagonal_copy.default": lambda call: _on_diagonal(1, call, call.tensor(0), call.shape[-1]).of(call.tensor(0)),

@@ -200,7 +200,7 @@ def _reshape(call: Call, shape: Shape) -> list[View]:
 
 def _transpose(call: Call, shape: Shape) -> list[View]:
     order = list(range(len(shape)))
-    if call.node.op in ("aten.transpose.int", "aten.swapaxes.default"):
+    if call.op in ("aten.transpose.int", "aten.transpose.default", "aten.swapaxes.default"):
         a, b = (wrapped(call.whole(at, "dim"), len(shape)) for at in (1, 2))
     elif len(shape) < 2:
         return [expand(shape, shape)]
@@ -262,7 +262,8 @@ VIEWS: dict[str, Callable[[Call, Shape], list[View]]] = {
             "unflatten.int",
         )
     },
-    **{f"aten.{name}": _transpose for name in ("t.default", "transpose.int", "mT.default", "swapaxes.default")},
+    **{f"aten.{name}.default": _transpose for name in ("t", "transpose", "mT", "swapaxes")},
+    "aten.transpose.int": _transpose,
     "aten.permute.default": _permute,
     "aten.expand.default": lambda call, shape: [expand(shape, call.shape)],
     "aten.slice.Tensor": _slice,

@@ -36,13 +36,69 @@ def _weighted_loss(x: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor
     return F.binary_cross_entropy_with_logits(x, targets, weight=weights, pos_weight=positives)
 
 
-def _gate(module: nn.GRUCell) -> Case:
+def _with_slices(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y[:, 1::2, -3:] = 0.0
+    y[0].fill_(2.0)
+    return y * x
+
+
+def _views_in_place(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    z = y[1:]
+    y.unsqueeze_(0).transpose_(1, 2)
+    z.add_(1.0)
+    return y.squeeze_(0) + x.t()
+
+
+def _layer(module: nn.Module, *shape: int) -> Case:
+    """A module outside of training on one input."""
+    return _gate(module.eval(), _random(*shape))
+
+
+def _gate(module: nn.Module, given: torch.Tensor | None = None) -> Case:
     torch.manual_seed(1)
-    state = {f"m_{name}": torch.randn(value.shape) * 0.3 for name, value in module.state_dict().items()}
+    state = {
+        f"m_{name.replace('.', '_')}": torch.randn(value.shape) * 0.3 for name, value in module.state_dict().items()
+    }
     for name, parameter in module.named_parameters():
-        parameter.data = state[f"m_{name}"]
-    state = {f"m_{name}": value for name, value in module.state_dict(keep_vars=True).items()}
-    return Case(module, {"x": _random(5, module.input_size)}, state)
+        parameter.data = state[f"m_{name.replace('.', '_')}"]
+    state = {f"m_{name.replace('.', '_')}": value for name, value in module.state_dict(keep_vars=True).items()}
+    return Case(module, {"x": _random(5, 10) if given is None else given}, state)
+
+
+class _Attends(nn.Module):
+    """Self-attention without its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.attention(x, x, x, need_weights=False)[0]
+        return result
+
+
+class _Recurrent(nn.Module):
+    """A recurrent layer without its states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(10, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(x)[0]
+        return result
+
+
+class _Bilinear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Bilinear(3, 5, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(x[:, :3], x[:, 3:])
+        return result
 
 
 def _eight_bits(kind: torch.dtype, largest: float) -> Any:
@@ -97,6 +153,74 @@ def brought() -> dict[str, Case]:
         "signed_infinities": Case(
             lambda x: torch.isposinf(1 / torch.relu(x)).float() - torch.isneginf(torch.log(torch.relu(x))).float() * 3,
             {"x": _random(6, 21)},
+        ),
+        "slices_that_are_written": Case(_with_slices, {"x": _random(3, 6, 7)}),
+        "views_in_place": Case(_views_in_place, {"x": _random(6, 7)}),
+        "quantiles": Case(
+            lambda x: torch.quantile(x, torch.tensor([0.25, 0.5], dtype=x.dtype), dim=1), {"x": _random(6, 21)}
+        ),
+        "attention_layer": _layer(_Attends(), 2, 5, 16),
+        "encoder_layer": _layer(nn.TransformerEncoderLayer(16, 2, 24, batch_first=True), 2, 5, 16),
+        "recurrent_layer": _layer(_Recurrent(), 4, 3, 10),
+        "gated_layer_batch_first": _layer(nn.GRU(10, 6, batch_first=True), 3, 4, 10),
+        "bilinear_layer": _layer(_Bilinear(), 5, 8),
+        "bags_of_rows": Case(
+            lambda table, rows: F.embedding_bag(rows.long(), table, mode="mean"),
+            {"table": _random(9, 4), "rows": torch.tensor([[1, 2, 3], [8, 0, 1]])},
+        ),
+        "bags_maximised": Case(
+            lambda table, rows: F.embedding_bag(rows.long(), table, mode="max"),
+            {"table": _random(9, 4), "rows": torch.tensor([[1, 2, 3], [8, 0, 1]])},
+        ),
+        "bags_of_any_length": Case(
+            lambda table, rows, starts, weights: F.embedding_bag(
+                rows.long(), table, starts.long(), mode="sum", per_sample_weights=weights, padding_idx=2
+            ),
+            {
+                "table": _random(9, 4),
+                "rows": torch.tensor([1, 2, 3, 8, 0, 1, 5]),
+                "starts": torch.tensor([0, 2, 2, 5]),
+                "weights": _random(7),
+            },
+        ),
+        "rows_repeated": Case(
+            lambda x, times: x.repeat_interleave(times.long(), 0, output_size=9),
+            {"x": _random(4, 6), "times": torch.tensor([3, 0, 4, 2])},
+        ),
+        "quantised_channels": Case(
+            lambda x: torch.fake_quantize_per_channel_affine(
+                x.float(), torch.tensor([0.1, 0.2, 0.05]), torch.tensor([0, 3, -2], dtype=torch.int32), 1, -20, 20
+            ),
+            {"x": _random(5, 3, 7)},
+        ),
+        "quantised_tensor": Case(
+            lambda x: torch.fake_quantize_per_tensor_affine(x.float(), 0.1, 4, -16, 15), {"x": _random(5, 21)}
+        ),
+        "distances_of_pairs": Case(lambda x: F.pdist(x, 2), {"x": _random(7, 5)}),
+        "middle_slope": Case(lambda x: F.rrelu(x, 0.1, 0.4, training=False), {"x": _random(5, 21)}),
+        "weights_of_one_norm": Case(
+            lambda g, v: torch._weight_norm(v, g, 0) * 2, {"g": _random(5, 1), "v": _random(5, 8)}
+        ),
+        "blocks_on_the_diagonal": Case(torch.block_diag, {"x": _random(2, 3), "y": _random(4, 2)}),
+        "windows_added_up": Case(lambda x: F.fold(x, (6, 7), 3, stride=2, padding=1), {"x": _random(2, 18, 12)}),
+        "unpooled": Case(
+            lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), {"x": _random(2, 3, 6, 8)}
+        ),
+        "margins": Case(
+            lambda x, labels: F.multi_margin_loss(x, labels.long()),
+            {"x": _random(4, 6), "labels": torch.tensor([0, 5, 2, 1])},
+        ),
+        "soft_margin": Case(lambda x: F.soft_margin_loss(x, torch.sign(x.flip(0))), {"x": _random(4, 6)}),
+        "rows_of_bounded_norm": Case(lambda x: torch.renorm(x, 2.0, 0, 1.0), {"x": _random(4, 6)}),
+        "pairs_of_features": Case(
+            lambda x: (x @ x.transpose(1, 2))[:, *torch.tril_indices(5, 5, -1)], {"x": _random(3, 5, 4)}
+        ),
+        "histogram": Case(lambda x: torch.histc(x, 7, -1.0, 1.0), {"x": _random(6, 21)}),
+        "counts": Case(
+            lambda x: torch.bincount(x.long(), minlength=9).to(torch.float32), {"x": torch.tensor([1, 2, 2, 7, 0, 2])}
+        ),
+        "among_others": Case(
+            lambda x: x * torch.isin(x.round(), torch.tensor([0.0, 2.0], dtype=x.dtype)), {"x": _random(6, 21)}
         ),
         "eight_bits_e4m3": Case(_eight_bits(torch.float8_e4m3fn, 448.0), {"x": _random(6, 21)}),
         "eight_bits_e5m2": Case(_eight_bits(torch.float8_e5m2, 57344.0), {"x": _random(6, 21)}),

@@ -1,0 +1,209 @@
+"""Calls that the tracer records as the simpler calls that they stand for, so that more graphs can be understood.
+
+Most rules are PyTorch's own (:mod:`torch._decomp`); those here are for calls that it has no rule for. A rule says what
+a call computes, not how: only the graph is made of it, and expected values come from the call itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+MadeBy = Callable[[torch.Tensor], str | None]
+"""The call that made a tensor of the forward pass; None for one that it was given."""
+
+_BY_TORCH = (
+    "_weight_norm_interface", "block_diag", "col2im", "ldexp", "max_unpool2d", "max_unpool3d", "multi_margin_loss",
+    "multilabel_margin_loss_forward", "mvlgamma", "renorm", "soft_margin_loss", "special_log_ndtr", "tril_indices",
+    "triu_indices", "vdot",
+)  # fmt: skip
+_SUM, _MEAN, _MAX = range(3)
+"""Modes of a bag of embeddings."""
+
+
+def decomposition(func: Any, made_by: MadeBy) -> Callable[..., Any] | None:
+    """Return the rule for a call, or None where there is none; a rule may return NotImplemented."""
+    name = str(func)
+    if name == "aten._embedding_bag_forward_only.default":
+        return partial(_embedding_bag, made_by)
+    return _OWN.get(name) or _torch_rules().get(name)
+
+
+@cache
+def _torch_rules() -> dict[str, Callable[..., Any]]:
+    from torch._decomp import decomposition_table  # its import takes a while, and few problems need it
+
+    prefixes = tuple(f"aten.{name}." for name in _BY_TORCH)
+    return {str(call): rule for call, rule in decomposition_table.items() if str(call).startswith(prefixes)}
+
+
+def _embedding_bag(  # noqa: PLR0917 - the call's own arguments
+    made_by: MadeBy,
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    _scale_grad: bool = False,
+    mode: int = _SUM,
+    _sparse: bool = False,
+    per_sample_weights: torch.Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[torch.Tensor, ...]:
+    """Rows of a table, summed, averaged or maximised over bags, which begin at ``offsets``; an empty bag gives zeros.
+
+    PyTorch gives bags of one length, the rows of indices with two dimensions, offsets of its own making.
+    """
+    bags = len(offsets) - int(include_last_offset)
+    rows = weight[indices] if per_sample_weights is None else weight[indices] * per_sample_weights.unsqueeze(1)
+    counts = (indices != padding_idx).to(weight.dtype).unsqueeze(1) if padding_idx >= 0 else None
+    if counts is not None:
+        rows = torch.where(counts > 0, rows, float("-inf") if mode == _MAX else 0.0)
+    counts = torch.ones_like(rows[:, :1]) if counts is None else counts
+    if made_by(offsets) == "aten.arange.start_step" and len(indices) % bags == 0:
+        rows, counts = (values.reshape(bags, -1, values.shape[1]) for values in (rows, counts))
+        total, members = rows.amax(1) if mode == _MAX else rows.sum(1), counts.sum(1)
+    else:
+        positions = torch.arange(len(indices), device=weight.device, dtype=offsets.dtype)
+        bag = torch.searchsorted(offsets[:bags], positions, right=True) - 1
+        members = counts.new_zeros(bags, 1).index_add(0, bag, counts)
+        empty = weight.new_zeros(bags, weight.shape[1])
+        if mode == _MAX:
+            total = empty.scatter_reduce(0, bag.unsqueeze(1).expand_as(rows), rows, "amax", include_self=False)
+        else:
+            total = empty.index_add(0, bag, rows)
+    if mode == _MEAN:
+        total = total / members.clamp(min=1)
+    elif mode == _MAX:
+        total = torch.where(members > 0, total, 0.0)
+    return total, offsets, offsets, offsets
+
+
+def _repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
+    """Each index as often as ``repeats`` says, for as many elements as there are."""
+    ends = repeats.cumsum(0)
+    size = int(ends[-1]) if output_size is None else output_size
+    places = torch.arange(size, device=repeats.device, dtype=repeats.dtype)
+    return torch.searchsorted(ends, places.to(ends.dtype), right=True).to(repeats.dtype)
+
+
+def _fake_quantize(
+    values: torch.Tensor, scale: torch.Tensor | float, zero: torch.Tensor | float, least: int, most: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    whole = (values * (1 / scale)).round() + zero
+    return (whole.clamp(least, most) - zero) * scale, (whole >= least) & (whole <= most)
+
+
+def _fake_quantize_channels(  # noqa: PLR0917 - the call's own arguments
+    values: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, axis: int, least: int, most: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = [size if place == axis % values.dim() else 1 for place, size in enumerate(values.shape)]
+    return _fake_quantize(values, scale.reshape(shape), zero.reshape(shape).to(values.dtype), least, most)
+
+
+def _fake_quantize_tensors(
+    values: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, _enabled: torch.Tensor, least: int, most: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return _fake_quantize(values, scale, zero.to(values.dtype), least, most)
+
+
+def _pairwise(values: torch.Tensor, p: float = 2) -> torch.Tensor:
+    """Distances of each row from the later ones."""
+    first, second = torch.triu_indices(len(values), len(values), 1, device=values.device)
+    distances: torch.Tensor = torch.linalg.vector_norm(values[first] - values[second], p, 1)
+    return distances
+
+
+def _is_in(
+    values: torch.Tensor,
+    others: torch.Tensor,
+    *,
+    assume_unique: bool = False,  # noqa: ARG001
+    invert: bool = False,
+) -> torch.Tensor:
+    found = (values.unsqueeze(-1) == others.reshape(-1)).any(-1)
+    return ~found if invert else found
+
+
+def _histogram(values: torch.Tensor, bins: int = 100, least: float = 0, most: float = 0) -> Any:
+    """Counts of values in bins of one width; where no range is given, it follows from the values."""
+    if least >= most:
+        return NotImplemented
+    flat = values.reshape(-1)
+    places = ((flat - least) / (most - least) * bins).clamp(0, bins - 1).long()
+    inside = (flat >= least) & (flat <= most)
+    return values.new_zeros(bins).index_add(0, places, inside.to(values.dtype))
+
+
+def _count(values: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> Any:
+    """Counts of whole numbers; not where their largest decides how many counts there are."""
+    if values.numel() == 0 or int(values.max()) >= minlength:
+        return NotImplemented
+    ones = torch.ones_like(values) if weights is None else weights
+    return ones.new_zeros(minlength).index_add(0, values.long(), ones)
+
+
+def _product_of_bytes(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """A product of 8-bit integers, summed in 32 bits: exact in float64."""
+    return (first.double() @ second.double()).to(torch.int32)
+
+
+def _bilinear(
+    first: torch.Tensor,
+    weight: torch.Tensor,
+    second: torch.Tensor,
+    *axes: Sequence[int],
+    unroll_dim: int = 1,  # noqa: ARG001
+) -> Any:
+    """``sum(first[b, i] * weight[o, i, j] * second[b, j])``, as ``nn.Bilinear`` asks for it."""
+    if [list(item) for item in axes] != [[1, 3], [0], [1, 2], [2, 3]]:
+        return NotImplemented
+    outputs, size, _ = weight.shape
+    half = (first @ weight.permute(1, 0, 2).reshape(size, -1)).reshape(len(first), outputs, -1)
+    return (half * second.unsqueeze(1)).sum(-1)
+
+
+def _lstm_cell(
+    inputs: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, *biases: torch.Tensor | None
+) -> tuple[torch.Tensor, ...]:
+    gates = sum((bias for bias in biases if bias is not None), inputs + hidden)
+    enter, forget, new, leave = gates.chunk(4, 1)
+    cell = forget.sigmoid() * cell + enter.sigmoid() * new.tanh()
+    return leave.sigmoid() * cell.tanh(), cell, gates
+
+
+def _gru_cell(
+    inputs: torch.Tensor, hidden: torch.Tensor, state: torch.Tensor, *biases: torch.Tensor | None
+) -> tuple[torch.Tensor, ...]:
+    first, second = (*biases, None, None)[:2]
+    inputs = inputs if first is None else inputs + first
+    hidden = hidden if second is None else hidden + second
+    (reset, update, new), (own_reset, own_update, own_new) = inputs.chunk(3, 1), hidden.chunk(3, 1)
+    new = (new + (reset + own_reset).sigmoid() * own_new).tanh()
+    return (state - new) * (update + own_update).sigmoid() + new, hidden
+
+
+def _rectifier_in_between(
+    values: torch.Tensor, _noise: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *_: Any
+) -> torch.Tensor:
+    """A rectifier with a random slope, as it is outside of training: the slope is the middle one."""
+    return torch.nn.functional.leaky_relu(values, (lower + upper) / 2)
+
+
+_OWN: dict[str, Callable[..., Any]] = {
+    "aten.repeat_interleave.Tensor": _repeat_interleave,
+    "aten.fake_quantize_per_channel_affine_cachemask.default": _fake_quantize_channels,
+    "aten.fake_quantize_per_tensor_affine_cachemask.default": _fake_quantize,
+    "aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": _fake_quantize_tensors,
+    "aten._int_mm.default": _product_of_bytes,
+    "aten._pdist_forward.default": _pairwise,
+    "aten._thnn_fused_gru_cell.default": _gru_cell,
+    "aten._thnn_fused_lstm_cell.default": _lstm_cell,
+    "aten._trilinear.default": _bilinear,
+    "aten.bincount.default": _count,
+    "aten.histc.default": _histogram,
+    "aten.isin.Tensor_Tensor": _is_in,
+    "aten.rrelu_with_noise.default": _rectifier_in_between,
+}

@@ -1,0 +1,60 @@
+"""Rules by which calls are traced as simpler ones; the tests of the playbook's compiler judge the graphs of most."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from gpu_worker.reference.decompositions import decomposition
+from gpu_worker.reference.trace import trace
+
+ATEN = torch.ops.aten
+
+
+@pytest.mark.parametrize(
+    ("module", "call"),
+    [(nn.LSTMCell, ATEN._thnn_fused_lstm_cell.default), (nn.GRUCell, ATEN._thnn_fused_gru_cell.default)],
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_cells_that_only_gpus_fuse_are_what_the_modules_compute(
+    module: type[nn.LSTMCell | nn.GRUCell], call: object, bias: bool
+) -> None:
+    torch.manual_seed(0)
+    cell = module(4, 3, bias=bias)
+    x, hidden, state = torch.randn(5, 4), torch.randn(5, 3), torch.randn(5, 3)
+    biases = (cell.bias_ih, cell.bias_hh) if bias else ()
+    rule = decomposition(call, lambda _: None)
+    assert rule is not None
+    if isinstance(cell, nn.LSTMCell):
+        got = rule(x @ cell.weight_ih.t(), hidden @ cell.weight_hh.t(), state, *biases)[:2]
+        wanted = cell(x, (hidden, state))
+    else:
+        got = rule(x @ cell.weight_ih.t(), hidden @ cell.weight_hh.t(), hidden, *biases)[:1]
+        wanted = (cell(x, hidden),)
+    torch.testing.assert_close(tuple(got), tuple(wanted))
+
+
+def _calls(function: object, **given: torch.Tensor) -> list[str]:
+    traced = trace(lambda: [function(*given.values())], given)  # type: ignore[operator]
+    return [node.op for node in traced.graph.nodes]
+
+
+def test_a_layer_of_attention_is_traced_as_what_it_is_made_of() -> None:
+    layer = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    before = torch.backends.mha.get_fastpath_enabled()
+    with torch.no_grad():
+        calls = _calls(lambda x, *_: layer(x, x, x, need_weights=False)[0], x=torch.randn(2, 3, 8), **_named(layer))
+    assert not [call for call in calls if "native_multi_head" in call]
+    assert torch.backends.mha.get_fastpath_enabled() is before
+
+
+def _named(layer: nn.Module) -> dict[str, torch.Tensor]:
+    return {name.replace(".", "_"): value for name, value in layer.named_parameters()}
+
+
+def test_sizes_that_follow_from_values_stay_as_they_are() -> None:
+    values = torch.tensor([3, 1, 4])
+    assert "aten.bincount.default" in _calls(torch.bincount, values=values)
+    assert "aten.bincount.default" not in _calls(lambda values: torch.bincount(values, minlength=5), values=values)
+    assert "aten.histc.default" in _calls(lambda x: torch.histc(x, 4), x=torch.rand(9))
