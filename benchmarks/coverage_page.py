@@ -8,6 +8,7 @@ and ends with status 1 where the file differs.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -16,6 +17,7 @@ from agents.playbook.compiler.lowering import supported
 from agents.playbook.recognition.values import base_name
 from benchmarks import pages, records
 from cupilot.domain.evaluation import Verdict
+from gpu_worker.reference.decompositions import decomposed
 
 PAGE = Path(__file__).parents[1] / "docs/coverage.md"
 
@@ -58,14 +60,21 @@ def page() -> str:
 def _calls() -> str:
     """Return the section that names what the compiler lowers."""
     names = sorted({base_name(op) for op in supported() if op.startswith("aten.")})
-    lines = fill(", ".join(f"`{name}`" for name in names), 120, break_on_hyphens=False)
-    return f"\n{_CALLS}\n{lines}\n"
+    return f"\n{_CALLS}\n{_listed(names)}\n\n{_SIMPLER}\n{_listed(sorted(decomposed()))}\n"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return fill(", ".join(f"`{name}`" for name in names), 120, break_on_hyphens=False)
 
 
 _CALLS = """## Supported calls
 
 Names are those of ATen, which a reference's calls become when it is traced: `F.linear` is `addmm`, say. Calls in place
 (`add_`) are followed through views. Not every variant of each call is supported; the refusal says which is not.
+"""
+
+_SIMPLER = """These are traced as the simpler calls that they stand for, as are layers that PyTorch has one call for, as
+`nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.LSTM`:
 """
 
 _COUNTING = frozenset(verdict.value for verdict in Verdict if verdict.counts)

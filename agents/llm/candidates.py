@@ -72,6 +72,10 @@ def measured(evaluation: Evaluation | None) -> str:
     return data("measured", text) if evaluation and evaluation.failure else f"Measured: {text}"
 
 
+_TRIED_BOTH_WAYS = 2
+"""Choices of a tunable that is one thing or the other: a list of so few has no edge to go beyond."""
+
+
 def figures(briefing: Briefing, attempt: Attempt) -> str:
     """Return what is known of a measured kernel beside its speed, in a few lines: tunables, resources, counters."""
     if attempt.evaluation is None:
@@ -85,7 +89,7 @@ def _tunables(attempt: Attempt) -> Iterator[str]:
     parts = []
     for name, tunable in sorted(attempt.kernel.plan.tunables.items()):
         value, choices = attempt.evaluation.tunables.get(name, tunable.value), tunable.choices
-        edge = len(choices) > 1 and value in (min(choices), max(choices))
+        edge = len(choices) > _TRIED_BOTH_WAYS and value in (min(choices), max(choices))
         words = f" of {sorted(choices)}" + (", the edge of the list" if edge and attempt.evaluation.sweep else "")
         parts.append(f"{name} = {value}{words if len(choices) > 1 else ''}")
     yield f"Tunables: {'; '.join(parts)}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from agents.interface import Attempt, Briefing, Revision, RooflineProphet
 from agents.llm import answers, candidates, prompt
@@ -15,6 +15,8 @@ from agents.llm.models import AgentRole
 from agents.llm.translator import explained
 from cupilot.domain.evaluation import Failure, FailureKind
 
+_UNCHANGED = re.compile(r"^UNCHANGED\.?\s*$", re.MULTILINE)
+_Reader = Callable[[str, Briefing, Attempt], Revision]
 _NOTE = re.compile(r"^NOTE:\s*(.+)$", re.MULTILINE)
 _DROPPED = re.compile(r"^DROPPED:\s*(.+)$", re.MULTILINE)
 
@@ -79,16 +81,18 @@ class LlmRevisor:
         briefing = briefing.allowing(attempt.strategy)
         tuned = attempt.model_copy(update={"kernel": attempt.kernel.tuned(attempt.evaluation.tunables)})
         others = [trial for trial in history if trial.evaluation != attempt.evaluation]
+        found = candidates.diagnosed(self._prophet, briefing, tuned)
+        cause = found.model_copy(update={"advice": ()}) if found else None  # which names other techniques
         file = prompt.prompt("revisor_improve")
         messages = file.messages(
             strategy=explained(attempt.strategy),
-            kernel=candidates.parent(briefing, tuned, candidates.diagnosed(self._prophet, briefing, tuned)),
+            kernel=candidates.parent(briefing, tuned, cause),
             reply=_reply(briefing),
             history=_tried(others),
             **prompt.writing(briefing),
         )
         question = Question(AgentRole.REVISOR, f"improve/{len(history)}", messages, file.hash, seed)
-        return self._mended(question, briefing, tuned)
+        return self._mended(question, briefing, tuned, improvement)
 
     def _ask_about(self, briefing: Briefing, last: Attempt, seed: int) -> Revision | None:
         """Return what a kernel that beat the floor leaves out, put in; None where the model finds that nothing is.
@@ -106,8 +110,10 @@ class LlmRevisor:
         question = Question(AgentRole.REVISOR, "revise/floor", messages, file.hash, seed)
         return self._mended(question, briefing, last)
 
-    def _mended(self, question: Question, briefing: Briefing, last: Attempt) -> Revision | None:
-        mended = self._gateway.ask(question, lambda text: revision(text, briefing, last))
+    def _mended(
+        self, question: Question, briefing: Briefing, last: Attempt, read: _Reader | None = None
+    ) -> Revision | None:
+        mended = self._gateway.ask(question, lambda text: (read or revision)(text, briefing, last))
         return None if mended.kernel == last.kernel else mended
 
 
@@ -155,6 +161,13 @@ def _trial(attempt: Attempt, *, named: bool) -> str:
     techniques = f"{', '.join(attempt.strategy.ids()) or 'no techniques'}: " if named else ""
     done = f"{attempt.insight[:MAX_NOTE]}: " if attempt.insight else ""
     return f"- {techniques}{done}{candidates.outcome(attempt.evaluation)}"
+
+
+def improvement(text: str, briefing: Briefing, last: Attempt) -> Revision:
+    """Return the changed kernel in an answer, or the same one where the answer says that it stays."""
+    if _UNCHANGED.search(text) and last.kernel is not None:
+        return Revision(strategy=last.strategy, kernel=last.kernel, note="unchanged")
+    return revision(text, briefing, last)
 
 
 def revision(text: str, briefing: Briefing, last: Attempt) -> Revision:

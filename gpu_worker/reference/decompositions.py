@@ -17,9 +17,10 @@ MadeBy = Callable[[torch.Tensor], str | None]
 
 _BY_TORCH = (
     "_weight_norm_interface", "block_diag", "col2im", "ldexp", "max_unpool2d", "max_unpool3d", "multi_margin_loss",
-    "multilabel_margin_loss_forward", "mvlgamma", "renorm", "soft_margin_loss", "special_log_ndtr", "tril_indices",
+    "multilabel_margin_loss_forward", "mvlgamma", "renorm", "soft_margin_loss", "tril_indices",
     "triu_indices", "vdot",
 )  # fmt: skip
+_EMBEDDING_BAG = "aten._embedding_bag_forward_only.default"
 _SUM, _MEAN, _MAX = range(3)
 """Modes of a bag of embeddings."""
 
@@ -27,9 +28,15 @@ _SUM, _MEAN, _MAX = range(3)
 def decomposition(func: Any, made_by: MadeBy) -> Callable[..., Any] | None:
     """Return the rule for a call, or None where there is none; a rule may return NotImplemented."""
     name = str(func)
-    if name == "aten._embedding_bag_forward_only.default":
+    if name == _EMBEDDING_BAG:
         return partial(_embedding_bag, made_by)
     return _OWN.get(name) or _torch_rules().get(name)
+
+
+def decomposed() -> frozenset[str]:
+    """Return the names of calls that there are rules for."""
+    own = (name.split(".")[1] for name in (_EMBEDDING_BAG, *_OWN))
+    return frozenset({*_BY_TORCH, *own})
 
 
 @cache

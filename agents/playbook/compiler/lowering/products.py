@@ -251,16 +251,25 @@ def _unfold_image(call: Call) -> Lowered:
 
 
 def _distances(call: Call) -> Lowered:
-    a, b = call.tensor(0), call.tensor(1)
+    a, b, p = call.tensor(0), call.tensor(1), call.real(2, "p", 2.0)
     kind = wide(call.dtype)
 
     def define(index: Index, inner: Index) -> Term:
         x, y = a.at((*index[:-1], inner[0])), b.at((*index[:-2], index[-1], inner[0]))
-        away = f("sub", cast(x, kind), cast(y, kind))
-        return f("mul", away, away)
+        away = f("fn_abs", f("sub", cast(x, kind), cast(y, kind)))
+        if p == 0:
+            return cast(compare("ne", away, like(0, away)), kind)
+        if p == 2:
+            return f("mul", away, away)
+        return away if p in (1, inf) else f("fn_pow", away, like(p, away))
 
-    found = Reduce(call.shape, kind, "sum", (a.shape[-1],), kind, define)
-    return combined(call.shape, call.dtype, lambda x: f("fn_sqrt", x), found)
+    def root(total: Term) -> Term:
+        if p == 2:
+            return f("fn_sqrt", total)
+        return total if p in (0, 1, inf) else f("fn_pow", total, like(1 / p, total))
+
+    found = Reduce(call.shape, kind, "max" if p == inf else "sum", (a.shape[-1],), kind, define)
+    return combined(call.shape, call.dtype, root, found)
 
 
 PRODUCTS: dict[str, Callable[[Call], Lowered]] = {

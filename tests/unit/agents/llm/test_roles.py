@@ -494,5 +494,6 @@ def test_the_revisor_improves_a_right_kernel_from_its_measurements(briefing: Bri
     assert "1.500 times as fast as PyTorch eager (95 % interval 1.450 to 1.550)" in told
     assert "slow" in told
     same = f"NOTE: nothing\n```cpp\nslow\n```\n```json\n{plan.model_dump_json()}\n```"
-    with ScriptedModel([Reply(text=same)]) as model:
-        assert LlmRevisor(gateway(model)).improve(briefing, attempt, [attempt], seed=1) is None
+    for answer in (same, "NOTE: bound by memory, nothing is left\nUNCHANGED"):
+        with ScriptedModel([Reply(text=answer)]) as model:
+            assert LlmRevisor(gateway(model)).improve(briefing, attempt, [attempt], seed=1) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -196,6 +198,12 @@ def brought() -> dict[str, Case]:
         "quantised_tensor": Case(
             lambda x: torch.fake_quantize_per_tensor_affine(x.float(), 0.1, 4, -16, 15), {"x": _random(5, 21)}
         ),
+        **{
+            f"distances_of_power_{power}": Case(
+                partial(torch.cdist, p=power), {"x": _random(2, 5, 7).round(decimals=1), "y": _random(2, 6, 7)}
+            )
+            for power in (0.0, 1.0, 2.0, 3.0, math.inf)
+        },
         "distances_of_pairs": Case(lambda x: F.pdist(x, 2), {"x": _random(7, 5)}),
         "middle_slope": Case(lambda x: F.rrelu(x, 0.1, 0.4, training=False), {"x": _random(5, 21)}),
         "weights_of_one_norm": Case(
