@@ -18,6 +18,9 @@ MIN_SPREAD_ELEMENTS = 8
 FLAT = 1e-5
 """An output whose spread is below this share of its magnitude is constant for float32's purposes."""
 
+VANISHING = 1e-31
+"""Below this, float32 begins to lose bits and then the value: an output that is smaller everywhere is held to this."""
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -73,6 +76,8 @@ def unit_of(values: torch.Tensor) -> Unit:
         return Unit()
     mean, deviation = _moments(values)
     magnitude = math.hypot(mean, deviation)
+    if 0 < magnitude < VANISHING:
+        return Unit(VANISHING)
     if values.numel() >= MIN_SPREAD_ELEMENTS and deviation > FLAT * magnitude:
         return Unit(deviation, mean)
     return Unit(magnitude) if magnitude > 0 and math.isfinite(magnitude) else Unit()

@@ -10,6 +10,7 @@ import torch
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Role
 from gpu_worker.judge.deviation import (
+    VANISHING,
     Expected,
     Selection,
     Unit,
@@ -47,6 +48,7 @@ def test_few_elements_are_measured_by_their_magnitude() -> None:
     assert unit_of(torch.tensor(4.0)) == Unit(4.0)
     assert unit_of(torch.tensor([3.0, -3.0])) == Unit(3.0)
     assert unit_of(torch.zeros(5)) == Unit(1.0)
+    assert unit_of(torch.full((9,), 1e-160, dtype=torch.float64)) == Unit(VANISHING)  # zero in float32
     assert unit_of(torch.tensor([1, 2, 3])) == Unit(1.0)
 
 
