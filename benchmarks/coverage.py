@@ -8,6 +8,7 @@ from which ``benchmarks.coverage_page`` writes ``docs/coverage.md``.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -54,8 +55,11 @@ DEVICES = {
 """Devices of the usual kind, which plain kernels do not depend on."""
 
 
-def main(names: Sequence[str] = ()) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0 when every problem has a kernel for both targets under every policy."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.coverage", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="PROBLEM", help="look at these again; without any, at all")
+    names = parser.parse_args(argv).names
     head = records.stamp()
     before = {item["problem"]: item for item in records.read("coverage")["problems"]} if names else {}
     rows = []
@@ -111,4 +115,4 @@ def compile_log(kernel: Kernel, facts: ProblemFacts) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
