@@ -1,9 +1,9 @@
 """Says which built-in problems the playbook has kernels for: ``python -m benchmarks.coverage``.
 
 Traces each problem at its small size, renders the plain kernel for both targets under every policy, and compiles the
-CUDA one for sm_90a with NVRTC; needs torch and no card. Judges nothing. With names, the other problems' rows stay what
-they are in the record. Writes ``benchmarks/results/coverage.json``,
-from which ``benchmarks.coverage_page`` writes ``docs/coverage.md``.
+CUDA one for sm_90a with NVRTC; needs torch and no card. Judges nothing. So it does, more briefly, for each problem
+with tensors of two bytes. With names, everything else stays what it is in the record. Writes
+``benchmarks/results/coverage.json``, from which ``benchmarks.coverage_page`` writes ``docs/coverage.md``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from cupilot.domain.header import render
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import NumericsPolicy, ProblemFacts, Target
 from cupilot.domain.strategy import Strategy
+from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.reference.reference import Reference
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 from gpu_worker.targets.cuda import installation
@@ -61,15 +62,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="PROBLEM", help="look at these again; without any, at all")
     names = parser.parse_args(argv).names
     head = records.stamp()
-    before = {item["problem"]: item for item in records.read("coverage")["problems"]} if names else {}
+    kept = records.read("coverage") if names else {"problems": [], "half_types": None}
+    before = {item["problem"]: item for item in kept["problems"]}
     rows = []
     for suite in problems.SUITES:
         for name in problems.names(suite):
             known = None if name in names else before.get(name)
             rows.append(known or {"suite": suite, "problem": name, **row(name)})
             print(rows[-1], flush=True)
-    records.write(records.RESULTS / "coverage.json", {**head, "problems": rows})
+    half = kept["half_types"] or half_types()
+    records.write(records.RESULTS / "coverage.json", {**head, "half_types": half, "problems": rows})
     return 0 if all(not item["refused"] for item in rows) else 1
+
+
+def half_types() -> dict[str, Any]:
+    """Return how many problems there are with tensors of two bytes, and which have no kernel, with the reason."""
+    names = [f"{name}_{dtype}" for name in problems.names() for dtype in problems.HALF_TYPES]
+    names = [name for name in names if problems.is_name(name)]
+    refused = {}
+    for name in names:
+        try:
+            reasons = list(row(name)["refused"].values())
+        except UnusableReference as error:
+            reasons = [str(error)]
+        if reasons:
+            refused[name] = reasons[0]
+    return {"problems": len(names), "refused": refused}
 
 
 def row(name: str) -> dict[str, Any]:
