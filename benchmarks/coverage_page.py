@@ -56,7 +56,7 @@ def page() -> str:
         judged=len(judged),
         half=half["problems"] - len(half["refused"]),
         halves=half["problems"],
-        refused="; ".join(f"`{name}` has none: {why.partition(" (line")[0]}" for name, why in half["refused"].items()),
+        refused="; ".join(f"`{name}` has none: {why.partition(' (line')[0]}" for name, why in half["refused"].items()),
         held=sum(row["verdict"] in _COUNTING for row in judged.values()),
     )
     return head + "".join(_row(row, judged.get(row["problem"])) for row in rows) + _calls()

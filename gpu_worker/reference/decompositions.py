@@ -20,6 +20,7 @@ _BY_TORCH = (
     "multilabel_margin_loss_forward", "mvlgamma", "renorm", "soft_margin_loss", "tril_indices",
     "triu_indices", "vdot",
 )  # fmt: skip
+_PREFIXES = tuple(f"aten.{name}." for name in _BY_TORCH)
 _EMBEDDING_BAG = "aten._embedding_bag_forward_only.default"
 _SUM, _MEAN, _MAX = range(3)
 """Modes of a bag of embeddings."""
@@ -30,7 +31,9 @@ def decomposition(func: Any, made_by: MadeBy) -> Callable[..., Any] | None:
     name = str(func)
     if name == _EMBEDDING_BAG:
         return partial(_embedding_bag, made_by)
-    return _OWN.get(name) or _torch_rules().get(name)
+    if name.startswith(_PREFIXES):
+        return _torch_rules().get(name)
+    return _OWN.get(name)
 
 
 def decomposed() -> frozenset[str]:
@@ -43,8 +46,7 @@ def decomposed() -> frozenset[str]:
 def _torch_rules() -> dict[str, Callable[..., Any]]:
     from torch._decomp import decomposition_table  # its import takes a while, and few problems need it
 
-    prefixes = tuple(f"aten.{name}." for name in _BY_TORCH)
-    return {str(call): rule for call, rule in decomposition_table.items() if str(call).startswith(prefixes)}
+    return {str(call): rule for call, rule in decomposition_table.items() if str(call).startswith(_PREFIXES)}
 
 
 def _embedding_bag(  # noqa: PLR0917 - the call's own arguments
