@@ -164,6 +164,20 @@ def used(graph: Graph, name: str) -> bool:
     return name in graph.outputs or any(name in _references(node) for node in graph.nodes)
 
 
+def numbers_read(graph: Graph, inputs: Collection[str]) -> list[int]:
+    """Return lines in which ``forward`` makes a number of its inputs' values, as ``item()`` does, sorted.
+
+    What is done with the number is not in the graph: kernels have it as a constant.
+    """
+    varying, lines = set(inputs), set[int]()
+    for node in graph.nodes:
+        if varying.intersection(_references(node)):
+            varying.update(node.results)
+            if base_name(node) == "_local_scalar_dense" and node.line is not None:
+                lines.add(node.line)
+    return sorted(lines)
+
+
 def _references(node: GraphNode) -> list[str]:
     references: list[str] = []
 

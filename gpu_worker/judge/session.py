@@ -389,4 +389,10 @@ class Session:
             notes.append("cpu has no TF32 units: PyTorch runs in float32")
         given = [spec.name for spec in self._specs if spec.role is not Role.OUTPUT]
         unread = [name for name in given if not counting.used(self.facts.graph, name)]
-        return [*notes, f"not used by the reference: {', '.join(unread)}"] if unread else notes
+        if unread:
+            notes.append(f"not used by the reference: {', '.join(unread)}")
+        inputs = [spec.name for spec in self._specs if spec.role is Role.INPUT]
+        lines = ", ".join(map(str, counting.numbers_read(self.facts.graph, inputs)))
+        if lines:
+            notes.append(f"forward makes numbers of input values (line {lines}): kernels have them as constants")
+        return notes

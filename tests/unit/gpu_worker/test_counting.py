@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cupilot.domain.problem import DType, Graph, Role, TensorSpec
-from gpu_worker.judge.counting import compulsory_bytes, op_class, pointwise_flops
+from gpu_worker.judge.counting import compulsory_bytes, numbers_read, op_class, pointwise_flops
 from gpu_worker.reference.trace import trace
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -46,6 +46,18 @@ def test_a_matrix_product_counts_two_operations_a_multiply_add() -> None:
     graph, specs, flops, matmul_flops = _counted(lambda a, b: a @ b, torch.randn(8, 16), torch.randn(16, 32))
     assert (flops, matmul_flops) == (0, 2 * 8 * 16 * 32)
     assert compulsory_bytes(graph, specs) == 4 * (8 * 16 + 16 * 32 + 8 * 32)
+
+
+def _branches(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    scale = weight.max().item()
+    return x * scale if (x + weight).sum() > 0 else x
+
+
+def test_lines_that_make_numbers_of_inputs_are_told_and_those_of_parameters_are_not() -> None:
+    given = {"x": torch.rand(4), "weight": torch.rand(4)}
+    graph = trace(lambda: [_branches(**given)], given, __file__).graph
+    assert numbers_read(graph, {"x"}) == [_branches.__code__.co_firstlineno + 2]
+    assert len(numbers_read(graph, {"x", "weight"})) == 2
 
 
 def test_only_what_is_read_is_compulsory() -> None:
