@@ -6,6 +6,7 @@ The parent imports neither torch nor CUDA, and opens no device: the judge lives 
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -77,6 +78,8 @@ def run_worker(
     register_tasks(app, name, child_tools, draining)
     _connect_signals(presence, draining, child_tools, kind)
     presence.take_card()
+    if kind is WorkerKind.AGENT:
+        _import_for_children(models=MODELS_QUEUE in queues)
     # Running as root is a danger with pickled messages; these are JSON.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     # Advises to cancel steps when the broker is lost; workers.app says why not to.
@@ -133,13 +136,24 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _import_for_children(*, models: bool) -> None:
+    """Import what steps of agents need, before the pool forks: children share its memory, and none waits for it."""
+    import agents.playbook
+    import cupilot.storage.pool.index  # noqa: F401
+
+    if models:
+        import agents.llm.assembly  # noqa: F401
+        from agents.llm.transport import litellm
+
+        litellm()
+    gc.freeze()  # a collection in a child would write to what it shares
+
+
 def _preload(tools: Tools, kind: WorkerKind) -> None:
-    """Import and connect what the first step would otherwise wait for."""
+    """Connect what the first step would otherwise wait for."""
     try:
         tools.database.ready()
         if kind is WorkerKind.AGENT:
-            import agents.playbook  # noqa: F401
-
             tools.pool().ping()
     except CupilotError as error:
         logger.info("not preloaded: %s", error)
