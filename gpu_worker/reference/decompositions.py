@@ -195,9 +195,16 @@ def _gru_cell(
 
 
 def _rectifier_in_between(
-    values: torch.Tensor, _noise: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *_: Any
-) -> torch.Tensor:
+    values: torch.Tensor,
+    _noise: torch.Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    *_: Any,
+) -> Any:
     """A rectifier with a random slope, as it is outside of training: the slope is the middle one."""
+    if training:
+        return NotImplemented
     return torch.nn.functional.leaky_relu(values, (lower + upper) / 2)
 
 

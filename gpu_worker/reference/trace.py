@@ -84,6 +84,8 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         try:
             with self:
                 return rule(*args, **kwargs)
+        except Exception:  # a rule that this PyTorch does not fit must not fail the reference
+            return NotImplemented
         finally:
             self._in_a_rule = outside
 

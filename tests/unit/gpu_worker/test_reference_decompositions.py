@@ -53,6 +53,20 @@ def _named(layer: nn.Module) -> dict[str, torch.Tensor]:
     return {name.replace(".", "_"): value for name, value in layer.named_parameters()}
 
 
+def test_a_rule_that_fails_leaves_the_call_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("another PyTorch")
+
+    monkeypatch.setattr("gpu_worker.reference.trace.decomposition", lambda func, _: broken if func else None)
+    assert _calls(torch.relu, x=torch.randn(4)) == ["aten.relu.default"]
+
+
+def test_a_random_slope_is_not_taken_for_the_middle_one() -> None:
+    slopes = {"x": torch.randn(9)}
+    assert "aten.rrelu_with_noise.default" in _calls(lambda x: nn.functional.rrelu(x, training=True), **slopes)
+    assert "aten.rrelu_with_noise.default" not in _calls(lambda x: nn.functional.rrelu(x, training=False), **slopes)
+
+
 def test_sizes_that_follow_from_values_stay_as_they_are() -> None:
     values = torch.tensor([3, 1, 4])
     assert "aten.bincount.default" in _calls(torch.bincount, values=values)
