@@ -63,10 +63,12 @@ def test_the_page_says_what_was_judged_and_what_was_only_compiled(monkeypatch: p
         {"suite": "level1", "problem": name, "family": "rows", "launches": 1, "refused": {}}
         for name in ("softmax", "gelu", "argmax")
     ]
-    found = {"coverage": {"problems": compiled}, "judged_coverage": {"problems": ROWS}}
+    half = {"problems": 6, "refused": {"gelu_float16": "forward failed: NotImplementedError (line 9: return x)"}}
+    found = {"coverage": {"problems": compiled, "half_types": half}, "judged_coverage": {"problems": ROWS}}
     monkeypatch.setattr(records, "read", lambda name: found[name])
     text = coverage_page.page()
     assert "2 were judged on `cpu`, and the\nkernels of 1 were audited or better" in text
+    assert "5 of\n6 have such kernels; `gelu_float16` has none: forward failed: NotImplementedError." in text
     assert "| level1 | softmax | rows | 1 |  | audited | 2.00 (1.50 to 2.50) |" in text
     assert "| level1 | gelu | rows | 1 |  | rejected: crash: a \\| b |  |" in text
     assert "| level1 | argmax | rows | 1 |  | no |  |" in text
