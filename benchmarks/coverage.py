@@ -2,7 +2,7 @@
 
 Traces each problem at its small size, renders the plain kernel for both targets under every policy, and compiles the
 CUDA one for sm_90a with NVRTC; needs torch and no card. Judges nothing. So it does, more briefly, for each problem
-with tensors of two bytes. With names, everything else stays what it is in the record. Writes
+in half precision. With names, everything else stays what it is in the record. Writes
 ``benchmarks/results/coverage.json``, from which ``benchmarks.coverage_page`` writes ``docs/coverage.md``.
 """
 
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def half_types() -> dict[str, Any]:
-    """Return how many problems there are with tensors of two bytes, and which have no kernel, with the reason."""
+    """Return how many problems there are in half precision, and which have no kernel, with the reason."""
     names = [f"{name}_{dtype}" for name in problems.names() for dtype in problems.HALF_TYPES]
     names = [name for name in names if problems.is_name(name)]
     refused = {}

@@ -33,8 +33,8 @@ on where it stopped). The others were rendered and compiled only, as all CUDA ke
 over eager is of a small size on a shared machine, and says little.
 
 {covered} of {total} problems have kernels for both targets under every policy. {judged} were judged on `cpu`, and the
-kernels of {held} were audited or better. With tensors of two bytes (`softmax_bfloat16`, `softmax_float16`), {half} of
-{halves} have such kernels; {refused}.
+kernels of {held} were audited or better. In half precision (`softmax_bfloat16`, `softmax_float16`), {half} of
+{halves} have such kernels.{refused}
 
 A reference of your own is covered where each of its calls is [supported](#supported-calls). Where one is not, the job
 ends with `no_template`, quotes the line of your file and names the calls near it that are supported; `--agents hybrid`
@@ -56,7 +56,7 @@ def page() -> str:
         judged=len(judged),
         half=half["problems"] - len(half["refused"]),
         halves=half["problems"],
-        refused="; ".join(f"`{name}` has none: {why.partition(' (line')[0]}" for name, why in half["refused"].items()),
+        refused="".join(f" `{name}` has none: {why.partition(' (line')[0]}." for name, why in half["refused"].items()),
         held=sum(row["verdict"] in _COUNTING for row in judged.values()),
     )
     return head + "".join(_row(row, judged.get(row["problem"])) for row in rows) + _calls()

@@ -44,7 +44,7 @@ class Relevance:
 class _Trial:
     """One set of given tensors, what the reference gives for it, and which of them may be changed.
 
-    ``exact``: in float64, for outputs of two bytes round away what a part of a tensor is worth to a mean.
+    ``exact``: in float64, for outputs in half precision round away what a part of a tensor is worth to a mean.
     """
 
     reference: ReferenceLink

@@ -105,27 +105,27 @@ def _fake_quantize(
     return (whole.clamp(least, most) - zero) * scale, (whole >= least) & (whole <= most)
 
 
-def _fake_quantize_channels(  # noqa: PLR0917 - the call's own arguments
+def _fake_quantize_per_channel(  # noqa: PLR0917 - the call's own arguments
     values: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, axis: int, least: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     shape = [size if place == axis % values.dim() else 1 for place, size in enumerate(values.shape)]
     return _fake_quantize(values, scale.reshape(shape), zero.reshape(shape).to(values.dtype), least, most)
 
 
-def _fake_quantize_tensors(
+def _fake_quantize_with_tensors(
     values: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, _enabled: torch.Tensor, least: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return _fake_quantize(values, scale, zero.to(values.dtype), least, most)
 
 
-def _pairwise(values: torch.Tensor, p: float = 2) -> torch.Tensor:
+def _pdist(values: torch.Tensor, p: float = 2) -> torch.Tensor:
     """Distances of each row from the later ones."""
     first, second = torch.triu_indices(len(values), len(values), 1, device=values.device)
     distances: torch.Tensor = torch.linalg.vector_norm(values[first] - values[second], p, 1)
     return distances
 
 
-def _is_in(
+def _isin(
     values: torch.Tensor,
     others: torch.Tensor,
     *,
@@ -136,7 +136,7 @@ def _is_in(
     return ~found if invert else found
 
 
-def _histogram(values: torch.Tensor, bins: int = 100, least: float = 0, most: float = 0) -> Any:
+def _histc(values: torch.Tensor, bins: int = 100, least: float = 0, most: float = 0) -> Any:
     """Counts of values in bins of one width; where no range is given, it follows from the values."""
     if least >= most:
         return NotImplemented
@@ -146,7 +146,7 @@ def _histogram(values: torch.Tensor, bins: int = 100, least: float = 0, most: fl
     return values.new_zeros(bins).index_add(0, places, inside.to(values.dtype))
 
 
-def _count(values: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> Any:
+def _bincount(values: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> Any:
     """Counts of whole numbers; not where their largest decides how many counts there are."""
     if values.numel() == 0 or int(values.max()) >= minlength:
         return NotImplemented
@@ -154,7 +154,7 @@ def _count(values: torch.Tensor, weights: torch.Tensor | None = None, minlength:
     return ones.new_zeros(minlength).index_add(0, values.long(), ones)
 
 
-def _product_of_bytes(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+def _int_mm(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """A product of 8-bit integers, summed in 32 bits: exact in float64."""
     return (first.double() @ second.double()).to(torch.int32)
 
@@ -194,7 +194,7 @@ def _gru_cell(
     return (state - new) * (update + own_update).sigmoid() + new, hidden
 
 
-def _rectifier_in_between(
+def _rrelu(
     values: torch.Tensor,
     _noise: torch.Tensor,
     lower: float = 1 / 8,
@@ -210,16 +210,16 @@ def _rectifier_in_between(
 
 _OWN: dict[str, Callable[..., Any]] = {
     "aten.repeat_interleave.Tensor": _repeat_interleave,
-    "aten.fake_quantize_per_channel_affine_cachemask.default": _fake_quantize_channels,
+    "aten.fake_quantize_per_channel_affine_cachemask.default": _fake_quantize_per_channel,
     "aten.fake_quantize_per_tensor_affine_cachemask.default": _fake_quantize,
-    "aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": _fake_quantize_tensors,
-    "aten._int_mm.default": _product_of_bytes,
-    "aten._pdist_forward.default": _pairwise,
+    "aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": _fake_quantize_with_tensors,
+    "aten._int_mm.default": _int_mm,
+    "aten._pdist_forward.default": _pdist,
     "aten._thnn_fused_gru_cell.default": _gru_cell,
     "aten._thnn_fused_lstm_cell.default": _lstm_cell,
     "aten._trilinear.default": _bilinear,
-    "aten.bincount.default": _count,
-    "aten.histc.default": _histogram,
-    "aten.isin.Tensor_Tensor": _is_in,
-    "aten.rrelu_with_noise.default": _rectifier_in_between,
+    "aten.bincount.default": _bincount,
+    "aten.histc.default": _histc,
+    "aten.isin.Tensor_Tensor": _isin,
+    "aten.rrelu_with_noise.default": _rrelu,
 }

@@ -81,13 +81,19 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         if rule is None:
             return NotImplemented
         outside, self._in_a_rule = self._in_a_rule, True
+        before = len(self.nodes), self.matmul_flops, self.least_matmul_flops
+        result = NotImplemented
         try:
             with self:
-                return rule(*args, **kwargs)
+                result = rule(*args, **kwargs)
         except Exception:  # a rule that this PyTorch does not fit must not fail the reference
-            return NotImplemented
+            pass
         finally:
             self._in_a_rule = outside
+        if result is NotImplemented:
+            count, self.matmul_flops, self.least_matmul_flops = before
+            del self.nodes[count:]
+        return result
 
     def name(self, tensor: torch.Tensor) -> str:
         """Return the value that this tensor is now."""
@@ -118,6 +124,8 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
     def _record(
         self, op: str, args: tuple[JsonValue, ...], kwargs: dict[str, JsonValue], results: Sequence[torch.Tensor]
     ) -> None:
+        if self._in_a_rule and op == "aten._local_scalar_dense.default":
+            return  # a number that a rule looks at, and not forward
         if len(self.nodes) >= MAX_NODES:
             raise UnusableReference(f"forward makes more than {MAX_NODES} ATen calls")
         node = GraphNode(

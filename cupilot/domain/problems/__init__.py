@@ -3,7 +3,7 @@
 Each file under a suite's folder is complete as it stands, at the size the operator has in KernelBench (or, where
 KernelBench has no such operator, at a size that large models use). A size that is too large for a small machine
 carries its smaller value in a comment, ``COLS = 393216  # small: 8192``, which :func:`load` puts in its place. A name
-with a type of two bytes at its end, ``softmax_bfloat16``, is the problem of the file ``softmax`` with parameters and
+with a half-precision type at its end, ``softmax_bfloat16``, is the problem of the file ``softmax`` with parameters and
 floating-point inputs of that type. The files are read as text only: they import torch, and nothing here runs them.
 """
 
@@ -101,7 +101,7 @@ def _split(name: str) -> tuple[str, str | None] | None:
 
 
 def _has_types(base: str) -> bool:
-    """Return True if a problem's name may end with a type: not where it makes tensors of two bytes itself."""
+    """Return True if a problem's name may end with a type: not where it makes such tensors itself."""
     return base not in _ONE_TYPE and not any(dtype in _texts()[base] for dtype in HALF_TYPES)
 
 

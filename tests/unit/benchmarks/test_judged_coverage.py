@@ -68,7 +68,7 @@ def test_the_page_says_what_was_judged_and_what_was_only_compiled(monkeypatch: p
     monkeypatch.setattr(records, "read", lambda name: found[name])
     text = coverage_page.page()
     assert "2 were judged on `cpu`, and the\nkernels of 1 were audited or better" in text
-    assert "5 of\n6 have such kernels; `gelu_float16` has none: forward failed: NotImplementedError." in text
+    assert "5 of\n6 have such kernels. `gelu_float16` has none: forward failed: NotImplementedError." in text
     assert "| level1 | softmax | rows | 1 |  | audited | 2.00 (1.50 to 2.50) |" in text
     assert "| level1 | gelu | rows | 1 |  | rejected: crash: a \\| b |  |" in text
     assert "| level1 | argmax | rows | 1 |  | no |  |" in text

@@ -65,7 +65,7 @@ def test_a_type_at_the_end_of_a_name_is_that_of_parameters_and_inputs(name: str)
 
 
 @pytest.mark.parametrize("name", ["softmax_float32", "softmax_", "_bfloat16", "half_rms_norm_bfloat16", "zeus_float16"])
-def test_only_types_of_two_bytes_make_a_name(name: str) -> None:
+def test_only_half_precision_types_make_a_name(name: str) -> None:
     assert not problems.is_name(name)
     with pytest.raises(NotFound):
         problems.load(name)

@@ -54,11 +54,24 @@ def _named(layer: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def test_a_rule_that_fails_leaves_the_call_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def broken(x: torch.Tensor) -> None:
+        torch.abs(x) @ x
         raise RuntimeError("another PyTorch")
 
-    monkeypatch.setattr("gpu_worker.reference.trace.decomposition", lambda func, _: broken if func else None)
-    assert _calls(torch.relu, x=torch.randn(4)) == ["aten.relu.default"]
+    def rule(func: object, _: object) -> object:
+        return broken if func is ATEN.relu.default else None
+
+    monkeypatch.setattr("gpu_worker.reference.trace.decomposition", rule)
+    x = torch.randn(4)
+    traced = trace(lambda: [torch.relu(x)], {"x": x})
+    assert [node.op for node in traced.graph.nodes] == ["aten.relu.default"]
+    assert traced.matmul_flops == traced.least_matmul_flops == 0
+
+
+def test_a_number_that_a_rule_looks_at_is_none_that_forward_makes() -> None:
+    calls = _calls(lambda values: torch.bincount(values, minlength=5), values=torch.tensor([3, 1, 4]))
+    assert "aten.index_add.default" in calls
+    assert "aten._local_scalar_dense.default" not in calls
 
 
 def test_a_random_slope_is_not_taken_for_the_middle_one() -> None:
