@@ -22,20 +22,16 @@ SHOWN = 3
 
 REFUSED: dict[str, tuple[str, ...]] = {
     "torch": (
-        "bernoulli", "cholesky", "cholesky_inverse", "cholesky_solve", "complex", "det", "digamma",
+        "bernoulli", "cholesky", "cholesky_inverse", "cholesky_solve", "det", "digamma",
         "erfinv", "frexp", "gcd", "geqrf", "i0", "igamma", "igammac", "inverse", "lcm", "logdet", "lu_unpack",
         "masked_select",
         "mode", "multinomial", "nanmedian", "nextafter", "nonzero", "normal", "ormqr", "poisson",
-        "pinverse", "polar", "polygamma", "qr", "segment_reduce", "slogdet", "stft", "svd",
-        "triangular_solve", "unique_consecutive", "view_as_complex", "view_as_real",
+        "pinverse", "polygamma", "qr", "segment_reduce", "slogdet", "svd",
+        "triangular_solve", "unique_consecutive",
     ),
     "torch.linalg": (
         "cholesky", "det", "eig", "eigh", "eigvals", "eigvalsh", "householder_product", "inv", "lstsq", "lu",
         "lu_factor", "matrix_exp", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals",
-    ),
-    "torch.fft": (
-        "fft", "fft2", "fftn", "hfft", "ifft", "ifft2", "ifftn", "ihfft", "irfft", "irfft2", "irfftn", "rfft", "rfft2",
-        "rfftn",
     ),
     "torch.special": (
         "airy_ai", "bessel_j0", "bessel_j1", "erfcx", "i0e", "i1", "i1e", "log_ndtr", "ndtri", "zeta",
@@ -43,7 +39,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Functions of PyTorch whose call the compiler certainly refuses, by module; a test holds them to what it supports."""
 
-_PREFIXES = {"torch.linalg": "linalg_", "torch.special": "special_", "torch.fft": "fft_"}
+_PREFIXES = {"torch.linalg": "linalg_", "torch.special": "special_"}
 _ENTRY = ("get_inputs", "get_init_inputs")
 
 

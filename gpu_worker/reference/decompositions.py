@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from gpu_worker.reference.fourier import FOURIER
+
 MadeBy = Callable[[torch.Tensor], str | None]
 """The call that made a tensor of the forward pass; None for one that it was given."""
 
@@ -21,7 +23,6 @@ _BY_TORCH = (
     "triu_indices", "vdot",
 )  # fmt: skip
 _PREFIXES = tuple(f"aten.{name}." for name in _BY_TORCH)
-_EMBEDDING_BAG = "aten._embedding_bag_forward_only.default"
 _SUM, _MEAN, _MAX = range(3)
 """Modes of a bag of embeddings."""
 
@@ -29,8 +30,8 @@ _SUM, _MEAN, _MAX = range(3)
 def decomposition(func: Any, made_by: MadeBy) -> Callable[..., Any] | None:
     """Return the rule for a call, or None where there is none; a rule may return NotImplemented."""
     name = str(func)
-    if name == _EMBEDDING_BAG:
-        return partial(_embedding_bag, made_by)
+    if name in _BY_MAKER:
+        return partial(_BY_MAKER[name], made_by)
     if name.startswith(_PREFIXES):
         return _torch_rules().get(name)
     return _OWN.get(name)
@@ -38,7 +39,7 @@ def decomposition(func: Any, made_by: MadeBy) -> Callable[..., Any] | None:
 
 def decomposed() -> frozenset[str]:
     """Return the names of calls that there are rules for."""
-    own = (name.split(".")[1] for name in (_EMBEDDING_BAG, *_OWN))
+    own = (name.split(".")[1] for name in (*_BY_MAKER, *_OWN))
     return frozenset({*_BY_TORCH, *own})
 
 
@@ -88,6 +89,18 @@ def _embedding_bag(  # noqa: PLR0917 - the call's own arguments
     elif mode == _MAX:
         total = torch.where(members > 0, total, 0.0)
     return total, offsets, offsets, offsets
+
+
+def _as_strided(
+    made_by: MadeBy, values: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Any:
+    """Elements by their places in a contiguous result of another call; what was given is followed as it lies."""
+    if made_by(values) is None or not values.is_contiguous() or values.storage_offset() or storage_offset:
+        return NotImplemented
+    places = torch.zeros((), dtype=torch.int64, device=values.device)
+    for count, step in zip(size, stride, strict=True):
+        places = places.unsqueeze(-1) + torch.arange(count, device=values.device) * step
+    return values.reshape(-1)[places]
 
 
 def _repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
@@ -208,7 +221,14 @@ def _rrelu(
     return torch.nn.functional.leaky_relu(values, (lower + upper) / 2)
 
 
+_BY_MAKER: dict[str, Callable[..., Any]] = {
+    "aten._embedding_bag_forward_only.default": _embedding_bag,
+    "aten.as_strided.default": _as_strided,
+}
+"""Rules that ask what made their arguments."""
+
 _OWN: dict[str, Callable[..., Any]] = {
+    **FOURIER,
     "aten.repeat_interleave.Tensor": _repeat_interleave,
     "aten.fake_quantize_per_channel_affine_cachemask.default": _fake_quantize_per_channel,
     "aten.fake_quantize_per_tensor_affine_cachemask.default": _fake_quantize,

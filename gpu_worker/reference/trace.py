@@ -18,6 +18,7 @@ from cupilot.domain.problem import Graph, GraphNode
 from gpu_worker.judge import fast_algorithms
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.structure import STRUCTURAL_ZEROS, zero_share
+from gpu_worker.reference.complex_numbers import complex_rule, out_of_place
 from gpu_worker.reference.decompositions import decomposition
 from gpu_worker.reference.watching import ForwardWatch
 
@@ -55,11 +56,20 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         self._in_a_rule = False
         self._makers: dict[int, str] = {}
         """Calls by the ids of their results."""
+        self._pairs: dict[int, torch.Tensor] = {}
+        """What complex tensors stand for, by their ids."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is torch.ops.aten.view_as_complex.default:
+            return self._pair(func(*args), *args)
+        if func is torch.ops.aten.view_as_real.default and id(args[0]) in self._pairs:
+            return self._pairs[id(args[0])]
+        moved = out_of_place(func, args)
+        if moved is not None:
+            return self._pair(func(*args), self._pairs[id(self._decomposed(moved, args, kwargs))])
         simpler = self._decomposed(func, args, kwargs)
         if simpler is not NotImplemented:
             return simpler
@@ -77,7 +87,8 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
 
         Within a rule, calls that PyTorch takes apart before a mode sees them are taken apart here.
         """
-        rule = decomposition(func, self._made_by) or (func.decompose if self._in_a_rule else None)
+        rule = complex_rule(func, args) or decomposition(func, self._made_by)
+        rule = rule or (func.decompose if self._in_a_rule else None)
         if rule is None:
             return NotImplemented
         outside, self._in_a_rule = self._in_a_rule, True
@@ -95,9 +106,19 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
             del self.nodes[count:]
         return result
 
+    def _pair(self, value: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
+        """Remember that a complex tensor stands for these pairs, which are what is recorded."""
+        self._pairs[id(value)] = pairs
+        self._alive.append(value)
+        return value
+
     def name(self, tensor: torch.Tensor) -> str:
         """Return the value that this tensor is now."""
         known = self._names.get(id(tensor))
+        if known is None and id(tensor) in self._pairs:
+            pairs: JsonValue = {"ref": self.name(self._pairs[id(tensor)])}
+            self._record("aten.view_as_complex.default", (pairs,), {}, [tensor])
+            return self._names[id(tensor)]
         return known if known is not None else self._constant(tensor)
 
     def _count_product(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dense: float) -> None:
