@@ -122,7 +122,7 @@ def _sum(first: Any, second: Any, *, alpha: float = 1) -> torch.Tensor:
     (a, b), (c, d) = _parts(first), _parts(second)
     real = a + alpha * c
     imaginary = b if d is None else alpha * d if b is None else b + alpha * d
-    return _joined(*torch.broadcast_tensors(real, imaginary))
+    return _joined(real + torch.zeros_like(imaginary), imaginary + torch.zeros_like(real))
 
 
 def _difference(first: Any, second: Any, *, alpha: float = 1) -> torch.Tensor:

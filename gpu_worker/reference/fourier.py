@@ -30,7 +30,7 @@ def _waves(rows: int, points: int, like: torch.Tensor) -> tuple[torch.Tensor, to
 
 
 def _scale(way: int, points: int) -> float:
-    return {_BY_ROOT: points**-0.5, _BY_SIZE: 1 / points}.get(way, 1.0)
+    return {_BY_ROOT: 1 / math.sqrt(points), _BY_SIZE: 1 / points}.get(way, 1.0)
 
 
 def _along(values: torch.Tensor, matrix: torch.Tensor, axis: int) -> torch.Tensor:
@@ -76,7 +76,8 @@ def _of_complex(values: torch.Tensor, axes: Sequence[int], normalization: int, f
         return NotImplemented
     scaled = torch.view_as_real(values) * _scale(normalization, _points(values.shape, axes))
     axes = [axis % values.dim() for axis in axes]
-    return torch.view_as_complex(torch.stack(_turned(*scaled.unbind(-1), axes, forward=forward), -1))
+    real, imaginary = scaled.unbind(-1)
+    return torch.view_as_complex(torch.stack(_turned(real, imaginary, axes, forward=forward), -1))
 
 
 def _to_real(values: torch.Tensor, axes: Sequence[int], normalization: int, last_dim_size: int) -> Any:
@@ -86,7 +87,8 @@ def _to_real(values: torch.Tensor, axes: Sequence[int], normalization: int, last
     *others, last = [axis % values.dim() for axis in axes]
     points = last_dim_size * _points(values.shape, others)
     scaled = torch.view_as_real(values) * _scale(normalization, points)
-    real, imaginary = _turned(*scaled.unbind(-1), others, forward=False)
+    real, imaginary = scaled.unbind(-1)
+    real, imaginary = _turned(real, imaginary, others, forward=False)
     half = last_dim_size // 2 + 1
     places = torch.arange(half, device=real.device)
     single = (places == 0) | (2 * places == last_dim_size)

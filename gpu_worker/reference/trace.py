@@ -20,6 +20,7 @@ from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.structure import STRUCTURAL_ZEROS, zero_share
 from gpu_worker.reference.complex_numbers import complex_rule, out_of_place
 from gpu_worker.reference.decompositions import decomposition
+from gpu_worker.reference.fourier import FOURIER
 from gpu_worker.reference.watching import ForwardWatch
 
 MAX_NODES = 20_000
@@ -102,8 +103,9 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         finally:
             self._in_a_rule = outside
         if result is NotImplemented:
-            count, self.matmul_flops, self.least_matmul_flops = before
-            del self.nodes[count:]
+            del self.nodes[before[0] :]
+        if result is NotImplemented or str(func) in FOURIER:  # whose products are no work that a kernel must do
+            _, self.matmul_flops, self.least_matmul_flops = before
         return result
 
     def _pair(self, value: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:

@@ -37,7 +37,7 @@ class Family:
         """Processor time that the family used while it was last stopped; a family that cannot wake itself uses none."""
 
     def stop(self) -> float:
-        """Stop all threads of all processes; the moment (:func:`time.perf_counter`) at which the last was stopped.
+        """Stop all threads of all processes; the moment (:func:`time.perf_counter`) since which none of them works.
 
         Those that are known are stopped at once: looking for others takes milliseconds in a program of many threads.
         """
@@ -52,8 +52,8 @@ class Family:
             moment = time.perf_counter()
             stopped |= running
         _wait_until_still([self._program, *stopped])
-        self._used = _processor_seconds([self._program, *stopped])
-        return moment
+        self._used, moved = _at_rest([self._program, *stopped])
+        return moment if moved is None else moved
 
     def resume(self) -> float:
         """Continue all; return the moment before that, when all of them were known."""
@@ -118,6 +118,23 @@ def _processor_seconds(pids: Sequence[int]) -> dict[int, float]:
         with contextlib.suppress(OSError):
             seconds[pid] = time.clock_gettime((~pid << 3) | _PROCESSOR_CLOCK)
     return seconds
+
+
+def _at_rest(pids: Sequence[int]) -> tuple[dict[int, float], float | None]:
+    """Return the processor time of stopped processes once it stands still, and when it was last seen to run on.
+
+    A thread is told as stopped just before it leaves its processor. Where a hypervisor takes that away in between, the
+    thread is charged with milliseconds in which it did nothing.
+    """
+    used, moved = _processor_seconds(pids), None
+    deadline = time.perf_counter() + STOPPING_SECONDS
+    while time.perf_counter() < deadline:
+        time.sleep(_LOOK_SECONDS)
+        before, used = used, _processor_seconds(pids)
+        if used == before:
+            break
+        moved = time.perf_counter()
+    return used, moved
 
 
 def _send(pid: int, number: int) -> None:

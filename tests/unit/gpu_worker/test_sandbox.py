@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker.sandbox import confine
+from gpu_worker.sandbox import confine, family
 from gpu_worker.sandbox.child import Child, Finished
 from gpu_worker.sandbox.family import descendants
 from gpu_worker.sandbox.files import python_folders
@@ -330,6 +330,26 @@ def test_what_a_program_works_while_it_is_stopped_is_known(sandbox: Sandbox) -> 
         time.sleep(0.3)
         child.thaw()
         assert child.awake_seconds() > 0.01
+    finally:
+        child.kill()
+
+
+def test_a_thread_whose_time_runs_on_for_a_moment_is_stopped_late_and_not_awake(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is seen where a hypervisor takes a processor away from a thread that is about to stand still."""
+    readings = iter([0.001, 0.002, 0.003, 0.003, 0.003])
+    monkeypatch.setattr(family, "_processor_seconds", lambda pids: dict.fromkeys(pids, next(readings)))
+    child = sandbox.start(
+        Program((sys.executable, "-I", "-S", "-c", "while True: pass"), Access(read_only=python_folders())), Limits()
+    )
+    try:
+        _wait_for_threads(child, 1)
+        sent = time.perf_counter()
+        assert child.freeze() - sent > 2 * family._LOOK_SECONDS
+        child.thaw()
+        assert child.awake_seconds() == 0
+        assert next(readings, None) is None
     finally:
         child.kill()
 

@@ -15,6 +15,7 @@ from cupilot.domain.problem import Target
 from cupilot.domain.strategy import Strategy
 from tests.unit.agents.playbook.briefings import briefing
 from tests.unit.agents.playbook.brought_graphs import brought
+from tests.unit.agents.playbook.complex_graphs import complex_graphs
 from tests.unit.agents.playbook.emulation import run_cuda
 from tests.unit.agents.playbook.graphs_under_test import graphs, tiled
 from tests.unit.agents.playbook.nvrtc import compile_cuda
@@ -25,7 +26,7 @@ from tests.unit.agents.playbook.written_graphs import written
 pytestmark = pytest.mark.builds
 
 EPSILON = {torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float64: 2.0**-52}
-GRAPHS = {**graphs(), **brought(), **written()}
+GRAPHS = {**graphs(), **brought(), **written(), **complex_graphs()}
 ALL = {**GRAPHS, **{f"template_{name}": case for name, case in list(everything().items())[::5]}}
 """The compiler must compute what templates do as well: it takes over where a template refuses a size."""
 
@@ -86,7 +87,15 @@ def test_launches_compile_for_cuda(name: str) -> None:
 
 EMULATED = ["transpose_add", "cat", "residual_norm", "two_axes", "long_sum", "long_argmax", "topk", "batch_norm"]
 EMULATED += ["cumsum_rows", "cumsum_columns", "cumprod", "conv2d_grouped", "conv_transpose2d", "causal", "avg_pool"]
-EMULATED += ["logcumsumexp", "logcumsumexp_columns", "scatter_mean", "index_put_added", "masked_scatter", "four_bits"]
+EMULATED += [
+    "logcumsumexp",
+    "logcumsumexp_columns",
+    "scatter_mean",
+    "index_put_added",
+    "masked_scatter",
+    "four_bits",
+    "rotary_complex",
+]
 
 
 @pytest.mark.parametrize("name", EMULATED)
