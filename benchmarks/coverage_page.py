@@ -17,7 +17,9 @@ from agents.playbook.compiler.lowering import supported
 from agents.playbook.recognition.values import base_name
 from benchmarks import pages, records
 from cupilot.domain.evaluation import Verdict
+from gpu_worker.reference.complex_numbers import followed
 from gpu_worker.reference.decompositions import decomposed
+from gpu_worker.reference.fourier import MAX_POINTS
 
 PAGE = Path(__file__).parents[1] / "docs/coverage.md"
 
@@ -65,7 +67,9 @@ def page() -> str:
 def _calls() -> str:
     """Return the section that names what the compiler lowers."""
     names = sorted({base_name(op) for op in supported() if op.startswith("aten.")})
-    return f"\n{_CALLS}\n{_listed(names)}\n\n{_SIMPLER}\n{_listed(sorted(decomposed()))}\n"
+    parts = [f"\n{_CALLS}\n{_listed(names)}", f"{_SIMPLER}\n{_listed(sorted(decomposed()))}"]
+    parts.append(f"{_COMPLEX.format(points=MAX_POINTS)}\n{_listed(sorted(followed()))}")
+    return "\n\n".join(parts) + "\n"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -80,6 +84,11 @@ Names are those of ATen, which a reference's calls become when it is traced: `F.
 
 _SIMPLER = """These are traced as the simpler calls that they stand for, as are layers that PyTorch has one call for, as
 `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.LSTM`:
+"""
+
+_COMPLEX = """Complex tensors within `forward`, as in rotary embeddings, are followed by their real and imaginary parts
+through the calls below; arguments, buffers and results are real (`torch.view_as_real`). Fourier transforms of up to
+{points:,} points become products with matrices of cosines and sines, which are slower than fast transforms:
 """
 
 _COUNTING = frozenset(verdict.value for verdict in Verdict if verdict.counts)

@@ -36,6 +36,11 @@ def complex_rule(func: Any, args: Iterable[Any]) -> Callable[..., Any] | None:
     return _RULES.get(name)
 
 
+def followed() -> frozenset[str]:
+    """Return the names of calls that there are rules for."""
+    return _OF_EACH_PART | _RULES.keys() | {"view_as_complex", "view_as_real"}
+
+
 def _has_complex(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_has_complex, value))

@@ -166,9 +166,10 @@ def check_tensor(name: str, tensor: torch.Tensor) -> None:
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise UnusableReference(f"{name} is not a plain strided tensor")
     if tensor.dtype not in DTYPES:
-        raise UnusableReference(
-            f"{name} has dtype {tensor.dtype}; supported: {', '.join(item.value for item in DType)}"
-        )
+        message = f"{name} has dtype {tensor.dtype}; supported: {', '.join(item.value for item in DType)}"
+        if tensor.is_complex():
+            message += ". Give it as torch.view_as_real(tensor), and forward makes it complex by torch.view_as_complex"
+        raise UnusableReference(message)
     if tensor.numel() == 0:
         raise UnusableReference(f"{name} has no elements")
 

@@ -165,7 +165,7 @@ class Lowering:
         unknown = next((dtype for dtype in call.node.dtypes if dtype.removeprefix("torch.") in _NOT_HELD), None)
         if unknown is not None:
             kind = unknown.removeprefix("torch.")
-            call.refuse(f"it makes {kind}, which kernels cannot hold; real parts, as cos and sin, are supported")
+            call.refuse(f"it makes {kind}, and is not among the calls that are followed by real and imaginary parts")
         if op in MAKERS:
             made = MAKERS[op](call)
             call.refuse_unread()
