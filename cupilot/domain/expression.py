@@ -10,6 +10,7 @@ import ast
 from collections.abc import Callable, Mapping
 
 from cupilot.domain.errors import InvalidPlan
+from cupilot.domain.syntax import parse_expression
 
 MAX_LENGTH = 200
 MAX_VALUE = 2**63 - 1
@@ -36,7 +37,7 @@ def evaluate(expression: str, names: Mapping[str, int | float | bool]) -> int:
     if len(expression) > MAX_LENGTH:
         raise InvalidPlan(f"expression of {len(expression)} characters; at most {MAX_LENGTH}", where=expression[:40])
     try:
-        tree = ast.parse(expression.strip(), mode="eval")
+        tree = parse_expression(expression.strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InvalidPlan(f"not an arithmetic expression: {expression!r}", where=expression) from error
     try:

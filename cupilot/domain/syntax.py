@@ -15,3 +15,9 @@ def parse(source: str) -> ast.Module:
     """Return the syntax tree of a module; raises what :func:`ast.parse` raises."""
     with _ALONE:
         return ast.parse(source)
+
+
+def parse_expression(text: str) -> ast.Expression:
+    """Return the syntax tree of one expression; raises what :func:`ast.parse` raises."""
+    with _ALONE:
+        return ast.parse(text, mode="eval")

@@ -10,6 +10,7 @@ import ast
 import pprint
 import re
 
+from cupilot.domain.syntax import parse
 from cupilot.exports import texts
 from cupilot.exports.winner import ExportRefused, Winner, is_cuda
 
@@ -45,7 +46,7 @@ _RULE = "# --- the kernel, its launch plan, and where they are proven " + "-" * 
 def _pasted(name: str) -> str:
     """Return a runtime file as part of another: without docstring and what it imports from its neighbours."""
     text = _OWN_IMPORTS.sub("", texts.runtime(name))
-    docstring = ast.get_docstring(ast.parse(text), clean=False)
+    docstring = ast.get_docstring(parse(text), clean=False)
     assert docstring is not None
     comment = "\n".join(f"# {line}".rstrip() for line in docstring.strip().splitlines())
     return comment + "\n" + text[text.index(docstring) + len(docstring) + 3 :].strip()
@@ -56,7 +57,7 @@ def _dictionary(entries: dict[str, str]) -> str:
 
 
 def _refuse_clash(reference: str, own: str) -> None:
-    clash = sorted(_defined(ast.parse(reference)) & _defined(ast.parse(own)))
+    clash = sorted(_defined(parse(reference)) & _defined(parse(own)))
     if clash:
         raise ExportRefused(
             f"the reference defines {clash[0]!r}, a name that this file needs",

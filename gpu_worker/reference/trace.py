@@ -58,7 +58,7 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         self._makers: dict[int, str] = {}
         """Calls by the ids of their results."""
         self._pairs: dict[int, torch.Tensor] = {}
-        """What complex tensors stand for, by their ids."""
+        """Pairs that complex tensors stand for, by their ids."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -22,6 +22,7 @@ from cupilot.domain.flashinfer_bench.schema import (
 )
 from cupilot.domain.imported import with_function
 from cupilot.domain.problem import DType, NumericsPolicy, check_source
+from cupilot.domain.syntax import parse, parse_expression
 from cupilot.domain.workload import DECLARATION
 
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
@@ -185,7 +186,7 @@ def _check_names(definition: Definition, constants: Sequence[str]) -> None:
         if not name.isidentifier():
             raise InvalidRecord(f"{name!r} is not a name", where=f"definition {definition.name}")
     try:
-        tree = ast.parse(definition.reference)
+        tree = parse(definition.reference)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InvalidRecord(f"the reference is not valid Python: {error}", where="definition.reference") from error
     taken = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
@@ -315,7 +316,7 @@ def _expression(definition: Definition, name: str, axes: Mapping[str, str]) -> s
 
 def _parsed(expression: str) -> ast.Expression:
     try:
-        tree = ast.parse(expression, mode="eval")
+        tree = parse_expression(expression)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InvalidRecord(f"{expression!r} is no expression over axes", where="definition.axes") from error
     for node in ast.walk(tree):

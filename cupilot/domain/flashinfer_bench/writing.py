@@ -16,6 +16,7 @@ from cupilot.domain.flashinfer_bench.schema import (
     SourceFile,
     Workload,
 )
+from cupilot.domain.syntax import parse
 
 AUTHOR = "cupilot"
 
@@ -41,7 +42,7 @@ def solution(definition: Definition, name: str, modelnew: str, *, target_hardwar
     made from definitions have none.
     """
     try:
-        defined = {node.name for node in ast.parse(modelnew).body if isinstance(node, ast.ClassDef)}
+        defined = {node.name for node in parse(modelnew).body if isinstance(node, ast.ClassDef)}
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InvalidRecord(f"the file is not valid Python: {error}", where="FILE") from error
     if "ModelNew" not in defined:

@@ -18,6 +18,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 from cupilot.domain import problems
 from cupilot.domain.errors import NotFound
 from cupilot.domain.problem import Problem
+from cupilot.domain.syntax import parse
 from cupilot.schemas import ProblemPage, ProblemSummary, ProblemView
 from cupilot.storage.db.cursor import decode_cursor, encode_cursor
 from cupilot.storage.db.engine import rows
@@ -120,7 +121,7 @@ def _record_shipped(session: Session) -> None:
 
 @cache
 def _builtin(name: str) -> ProblemSummary:
-    text = ast.get_docstring(ast.parse(problems.load(name).source))
+    text = ast.get_docstring(parse(problems.load(name).source))
     return ProblemSummary(id=name, name=name, builtin=True, summary=text.splitlines()[0] if text else None)
 
 
