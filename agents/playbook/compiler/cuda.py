@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from agents.playbook.compiler import cuda_merged
 from agents.playbook.compiler.accumulators import Accumulator
 from agents.playbook.compiler.cpu import argument_of, indices, loops, order_body, position
 from agents.playbook.compiler.cuda_tiles import Tiles, inner_indices, product_of
@@ -15,7 +16,7 @@ from agents.playbook.compiler.parameters import Pointers, stores
 from agents.playbook.compiler.preludes import prelude, trimmed
 from agents.playbook.compiler.shapes_of_work import chunk_level, is_contiguous
 from agents.playbook.compiler.tensors import Reduce, Scan
-from cupilot.domain.kernel import Launch
+from cupilot.domain.kernel import MAX_LAUNCHES, Launch, Tunable
 
 BLOCK = 256
 ENOUGH_THREADS = 65536
@@ -42,21 +43,38 @@ class Cuda:
     """Tiles of products; None for a thread a result."""
 
     def __post_init__(self) -> None:
-        self.kernels: list[str] = []
-        self.launches: list[Launch] = []
+        self.parts: list[cuda_merged.Part] = []
 
     def add(self, name: str, group: Group, body: list[str], blocks: int, *, extra: bool = False) -> None:
-        """Add a kernel and its launch over so many blocks."""
+        """Add the work of a launch over so many blocks."""
         workspace = extra or self.pointers.needs_workspace(group)
-        parameters = self.pointers.parameters([group], workspace=workspace)
         text = "\n".join(body)
         used = [line for line in self.pointers.declarations(group) if declared(line) in text]
-        lines = [*used, *body]
-        head = f'extern "C" __global__ void __launch_bounds__({BLOCK}) {name}({parameters}) {{'
-        self.kernels.append("\n".join([head, *statements(lines, 1), "}"]))
-        arguments = self.pointers.launch_arguments([group], workspace=workspace)
-        grid = (str(min(blocks, 2**31 - 1)),)
-        self.launches.append(Launch(kernel=name, args=arguments, grid=grid, block=(str(BLOCK),)))
+        part = cuda_merged.Part(name, group, (*used, *body), min(blocks, 2**31 - 1), workspace)
+        self.parts.append(part)
+
+    def kernels(self) -> tuple[list[str], list[Launch], dict[str, Tunable]]:
+        """Return functions, launches and tunables: a kernel a part, or for several where there are too many parts."""
+        functions, launches = list[str](), list[Launch]()
+        for parts in cuda_merged.segments(self.parts, MAX_LAUNCHES):
+            if len(parts) == 1:
+                functions.append(self._kernel(parts[0]))
+                launches.append(self._launch(parts[0]))
+            else:
+                more, launch = cuda_merged.merged(parts, self.pointers, BLOCK)
+                functions += more
+                launches.append(launch)
+        cooperative = any(launch.cooperative for launch in launches)
+        return functions, launches, {cuda_merged.BLOCKS: cuda_merged.TUNABLE} if cooperative else {}
+
+    def _kernel(self, part: cuda_merged.Part) -> str:
+        parameters = self.pointers.parameters([part.group], workspace=part.workspace)
+        head = f'extern "C" __global__ void __launch_bounds__({BLOCK}) {part.name}({parameters}) {{'
+        return "\n".join([head, *statements(part.lines, 1), "}"])
+
+    def _launch(self, part: cuda_merged.Part) -> Launch:
+        arguments = self.pointers.launch_arguments([part.group], workspace=part.workspace)
+        return Launch(kernel=part.name, args=arguments, grid=(str(part.blocks),), block=(str(BLOCK),))
 
 
 def declared(line: str) -> str:
@@ -64,8 +82,10 @@ def declared(line: str) -> str:
     return line.split(" = ", maxsplit=1)[0].rsplit("* ", maxsplit=1)[-1]
 
 
-def render(program: Program, pointers: Pointers, index_type: str, tiles: Tiles | None) -> tuple[str, list[Launch], int]:
-    """Return the source, the launches and the bytes of workspace of a program."""
+def render(
+    program: Program, pointers: Pointers, index_type: str, tiles: Tiles | None
+) -> tuple[str, list[Launch], dict[str, Tunable], int]:
+    """Return the source, the launches, their tunables and the bytes of workspace of a program."""
     work = Cuda(program, pointers, program.workspace_bytes, tiles)
     for place, group in enumerate(program.groups):
         name = f"group{place}"
@@ -78,9 +98,11 @@ def render(program: Program, pointers: Pointers, index_type: str, tiles: Tiles |
         else:
             lines = order_body(group, group.source, pointers)
             _each(work, name, group, prod(group.shape), lines)
-    body = "\n\n".join(work.kernels)
-    text = f'#include "problem.h"\n{trimmed(prelude(index_type, cuda=True), body)}\n\n{body}\n'
-    return text, work.launches, work.workspace_bytes
+    kernels, launches, tunables = work.kernels()
+    body = "\n\n".join(kernels)
+    barrier = "#include <cooperative_groups.h>\n" if tunables else ""
+    text = f'#include "problem.h"\n{barrier}{trimmed(prelude(index_type, cuda=True), body)}\n\n{body}\n'
+    return text, launches, tunables, work.workspace_bytes
 
 
 def _each(work: Cuda, name: str, group: Group, count: int, body: list[str]) -> None:

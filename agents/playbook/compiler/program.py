@@ -11,7 +11,7 @@ from agents.playbook.compiler.groups import Program, cut
 from agents.playbook.compiler.lowering import UNFORESEEN, Unsupported, lowered
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.tensors import Order, Reduce, Tensor
-from cupilot.domain.kernel import MAX_LAUNCHES, MAX_SOURCE_BYTES, MAX_WORKSPACE_BYTES, Launch, LaunchPlan, Workspace
+from cupilot.domain.kernel import MAX_SOURCE_BYTES, MAX_WORKSPACE_BYTES, Launch, LaunchPlan, Tunable, Workspace
 from cupilot.domain.problem import ProblemFacts, Role, Target
 
 INDEX_LIMIT = 2**31 - 2**22
@@ -86,18 +86,17 @@ def _rendered(facts: ProblemFacts, target: Target, tiles: Tiles | None) -> Rende
     workspace = next(name for name in ("workspace", "workspace_", "workspace__") if name not in taken)
     pointers = Pointers(program, workspace)
     index_type = "int" if _largest(program) < INDEX_LIMIT else "long long"
+    tunables: dict[str, Tunable] = {}
     if target is Target.CPU:
         source, size = cpu.source_of(program, pointers, index_type), program.workspace_bytes
         arguments = pointers.launch_arguments(program.groups, workspace=size > 0)
         launches = [Launch(kernel="run", args=arguments)]
     else:
-        source, launches, size = cuda.render(program, pointers, index_type, tiles)
-    if len(launches) > MAX_LAUNCHES:
-        raise Unsupported(None, f"it takes {len(launches)} launches; {MAX_LAUNCHES} are allowed")
+        source, launches, tunables, size = cuda.render(program, pointers, index_type, tiles)
     if len(source.encode()) > MAX_SOURCE_BYTES:
         raise Unsupported(None, f"its source takes {len(source.encode())} bytes; {MAX_SOURCE_BYTES} are allowed")
     spaces = (Workspace(name=workspace, bytes=str(size)),) if size else ()
-    return source, LaunchPlan(launches=tuple(launches), workspace=spaces)
+    return source, LaunchPlan(launches=tuple(launches), tunables=tunables, workspace=spaces)
 
 
 def _largest(program: Program) -> int:

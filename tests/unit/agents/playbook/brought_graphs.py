@@ -93,6 +93,12 @@ class _Recurrent(nn.Module):
         return result
 
 
+def _deep_network() -> nn.Module:
+    """Layers enough for more groups than a plan has launches, with whole blocks and single threads a result."""
+    blocks = [nn.Sequential(nn.Linear(70, 70), nn.LayerNorm(70), nn.GELU()) for _ in range(13)]
+    return nn.Sequential(*blocks).eval()
+
+
 class _Bilinear(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -118,6 +124,8 @@ def brought() -> dict[str, Case]:
         [-900.0, -448.0, 464.0, 465.0, 61439.0, 2.0**-9, 2.0**-10, 3 * 2.0**-10, 1.0625, 1.1875, 0.0]
     )
     return {
+        "deep_network": _gate(_deep_network(), _random(1, 70)),
+        "long_recurrence": _gate(_Recurrent().eval(), _random(17, 2, 10)),
         "masked_decode": Case(
             _attention_over_valid_keys,
             {

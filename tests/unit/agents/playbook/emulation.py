@@ -1,6 +1,7 @@
 """Plain CUDA kernels run on the CPU: threads of a block as threads of the machine, one block after the other.
 
 Enough for kernels that use nothing but shared memory and ``__syncthreads``; says nothing about races between blocks.
+A cooperative launch has one block, which its kernel must be content with.
 """
 
 from __future__ import annotations
@@ -28,13 +29,20 @@ _SHIM = r"""
 using namespace std;
 struct Place { unsigned x, y, z; };
 static thread_local Place threadIdx, blockIdx;
+static const Place gridDim = {1, 1, 1};
 static pthread_barrier_t barrier;
 #define __global__
 #define __device__
 #define __forceinline__ inline
-#define __launch_bounds__(count)
+#define __noinline__
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __launch_bounds__(...)
 #define __shared__ static
 #define __syncthreads() pthread_barrier_wait(&barrier)
+namespace cooperative_groups {
+struct grid_group { void sync() const { __syncthreads(); } };
+static inline grid_group this_grid() { return {}; }
+}
 static inline float __int_as_float(int bits) { float value; memcpy(&value, &bits, 4); return value; }
 static inline double __longlong_as_double(long long bits) { double value; memcpy(&value, &bits, 8); return value; }
 """
@@ -64,6 +72,7 @@ def _built(kernel: Kernel, facts: ProblemFacts, launches: tuple[ResolvedLaunch, 
     source = kernel.source.replace(
         '#include "problem.h"', render(facts, kernel.plan.values()).replace("#pragma once", "")
     )
+    source = source.replace("#include <cooperative_groups.h>", "")
     text = "\n".join([_SHIM, source, *(_entry(place, launch, source) for place, launch in enumerate(launches))])
     path = builds / f"emulated_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     path.with_suffix(".cpp").write_text(text)
@@ -79,7 +88,7 @@ def _entry(place: int, launch: ResolvedLaunch, source: str) -> str:
     types = [item.rsplit(" ", 1)[0] for item in body[body.index("(") + 1 : body.index(") {")].split(", ")]
     types = [item.replace("p_", "") for item in types]
     call = f"{launch.kernel}({', '.join(f'({kind})pointers[{n}]' for n, kind in enumerate(types))});"
-    blocks, threads = launch.grid[0], launch.block[0]
+    blocks, threads = 1 if launch.cooperative else launch.grid[0], launch.block[0]
     if "__syncthreads" not in body:
         loops = f"for (unsigned b = 0; b < {blocks}; ++b) for (unsigned t = 0; t < {threads}; ++t)"
         return (

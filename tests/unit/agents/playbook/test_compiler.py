@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from agents.playbook import agents
-from agents.playbook.compiler.program import rendered
+from agents.playbook.compiler.program import program_of, rendered
 from agents.playbook.ladders import parse
-from cupilot.domain.kernel import Kernel
+from cupilot.domain.kernel import MAX_LAUNCHES, Kernel
 from cupilot.domain.problem import Target
 from cupilot.domain.strategy import Strategy
 from tests.unit.agents.playbook.briefings import briefing
@@ -87,15 +87,8 @@ def test_launches_compile_for_cuda(name: str) -> None:
 
 EMULATED = ["transpose_add", "cat", "residual_norm", "two_axes", "long_sum", "long_argmax", "topk", "batch_norm"]
 EMULATED += ["cumsum_rows", "cumsum_columns", "cumprod", "conv2d_grouped", "conv_transpose2d", "causal", "avg_pool"]
-EMULATED += [
-    "logcumsumexp",
-    "logcumsumexp_columns",
-    "scatter_mean",
-    "index_put_added",
-    "masked_scatter",
-    "four_bits",
-    "rotary_complex",
-]
+EMULATED += ["logcumsumexp", "logcumsumexp_columns", "scatter_mean", "index_put_added", "masked_scatter", "four_bits"]
+EMULATED += ["rotary_complex", "deep_network"]
 
 
 @pytest.mark.parametrize("name", EMULATED)
@@ -123,3 +116,17 @@ def test_products_in_tiles_compute_the_reference_when_emulated(name: str, builds
     results = run_cuda(kernel, facts, {**case.inputs, **case.parameters}, builds)
     for result, mine, exact in zip(results, own, exact_results(case), strict=True):
         compare(result, mine.detach().contiguous(), exact)
+
+
+@pytest.mark.parametrize("name", ["deep_network", "long_recurrence"])
+def test_what_takes_too_many_launches_shares_some(name: str) -> None:
+    """They wait for each other, so that their grid is one that every card holds at once."""
+    case = GRAPHS[name]
+    facts, _ = trace(case.function, case.inputs, case.parameters)
+    assert len(program_of(facts).groups) > MAX_LAUNCHES
+    _, plan = rendered(facts, Target.CUDA)
+    assert len(plan.launches) == MAX_LAUNCHES
+    shared = [launch for launch in plan.launches if launch.cooperative]
+    assert shared
+    assert all(launch.grid == ("BLOCKS",) for launch in shared)
+    assert plan.values() == {"BLOCKS": 108}
