@@ -200,7 +200,7 @@ def test_wall_time_that_was_used_up_before_ends_the_job(rig: Rig, job_id: uuid.U
     end_overtime(rig.database)
     job = rig.job(job_id)
     assert (job.state, job.reason) == (JobState.BUDGET_EXHAUSTED, "wall_budget")
-    assert HOUR + SLOW <= shown(rig, job_id) < HOUR + 2 * SLOW
+    assert HOUR + SLOW - 1 <= shown(rig, job_id) < HOUR + 2 * SLOW, "less the moments between looks"
 
 
 def test_what_workers_did_without_a_scheduler_is_wall_time(rig: Rig, job_id: uuid.UUID) -> None:
