@@ -46,6 +46,7 @@ _REASONS = {
     "aten.mode.default": "sort, kthvalue, median and argmax are supported",
     "aten.bincount.default": "its size follows from its values; with a minlength above all of them it is supported",
     "aten.histc.default": "with its range, min and max, it is",
+    **{f"aten._fft_{kind}.default": "of up to 4,096 points it is" for kind in ("c2c", "c2r", "r2c")},
 }
 """Reasons for refusing calls that no lowering knows but that something supported can stand for."""
 _NOT_HELD = ("complex64", "complex128")
@@ -163,7 +164,7 @@ class Lowering:
 
     def _made(self, call: Call, op: str) -> list[Tensor]:
         unknown = next((dtype for dtype in call.node.dtypes if dtype.removeprefix("torch.") in _NOT_HELD), None)
-        if unknown is not None:
+        if unknown is not None and op not in _REASONS:
             kind = unknown.removeprefix("torch.")
             call.refuse(f"it makes {kind}, and is not among the calls that are followed by real and imaginary parts")
         if op in MAKERS:

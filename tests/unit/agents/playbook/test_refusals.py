@@ -10,6 +10,7 @@ import torch
 from agents.interface import NoTemplate
 from agents.playbook.templates.launches import as_launches
 from cupilot.domain.problem import Graph, ProblemFacts, Target
+from gpu_worker.reference.fourier import MAX_POINTS
 from tests.unit.agents.playbook.references import trace
 
 SOURCE = """import torch
@@ -86,9 +87,19 @@ NEAR_MISSES: dict[str, tuple[Callable[..., torch.Tensor], dict[str, torch.Tensor
         "masked_fill, where and masked_scatter are supported",
     ),
     "strides_of_a_result": (
-        lambda x: (x * 2).as_strided((2, 3), (8, 1)),
+        lambda x: (x * 2).t().as_strided((2, 3), (8, 1)),
         {"x": torch.rand(4, 8)},
         "strides are followed only of a contiguous input",
+    ),
+    "long_transform": (
+        lambda x: torch.fft.rfft(x).abs(),
+        {"x": torch.rand(1, MAX_POINTS + 2)},
+        "of up to 4,096 points it is",
+    ),
+    "complex_inverse": (
+        lambda x: torch.complex(x, x).reciprocal().real,
+        {"x": torch.rand(4, 8)},
+        "makes complex64, and is not among the calls",
     ),
     "strides_of_a_transposed_input": (
         lambda x: x.as_strided((2, 3), (8, 1)),
