@@ -21,7 +21,6 @@ _OF_EACH_PART = frozenset(
 )  # fmt: skip
 """Calls that do the same with both parts: they move values, or are linear with real factors."""
 
-
 _MADE_HERE = ("_to_copy", "complex", "polar")
 """Calls that make complex values of real ones."""
 
@@ -60,7 +59,7 @@ def out_of_place(func: Any, args: Any) -> Any:
 
 
 def _parts(value: Any) -> tuple[Any, Any]:
-    """Return real and imaginary part; of a real value, itself and zero."""
+    """Return real and imaginary part; None for the latter of a real value."""
     if isinstance(value, torch.Tensor) and value.is_complex():
         real, imaginary = torch.view_as_real(value).unbind(-1)
         return real, imaginary
@@ -127,7 +126,8 @@ def _sum(first: Any, second: Any, *, alpha: float = 1) -> torch.Tensor:
     (a, b), (c, d) = _parts(first), _parts(second)
     real = a + alpha * c
     imaginary = b if d is None else alpha * d if b is None else b + alpha * d
-    return _joined(real + torch.zeros_like(imaginary), imaginary + torch.zeros_like(real))
+    imaginary = torch.zeros_like(real) + imaginary
+    return _joined(real + torch.zeros_like(imaginary), imaginary)
 
 
 def _difference(first: Any, second: Any, *, alpha: float = 1) -> torch.Tensor:

@@ -74,6 +74,7 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         simpler = self._decomposed(func, args, kwargs)
         if simpler is not NotImplemented:
             return simpler
+        self._forget_written_pairs(func, args, kwargs)
         encoded = tuple(self._encode(argument) for argument in args)
         encoded_kwargs = {name: self._encode(argument) for name, argument in kwargs.items()}
         result = func(*args, **kwargs)
@@ -113,6 +114,18 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         self._pairs[id(value)] = pairs
         self._alive.append(value)
         return value
+
+    def _forget_written_pairs(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Take complex tensors as they are from now on where a call writes to one, or to what one is made of.
+
+        Rules copy where views would be, so that none of them would see the change.
+        """
+        written = {tensor.untyped_storage()._cdata for tensor in _written(func, args, kwargs)} if self._pairs else set()
+        stood_for = [tensor for tensor in self._alive if id(tensor) in self._pairs]
+        if any(item.untyped_storage()._cdata in written for item in (*stood_for, *self._pairs.values())):
+            for tensor in stood_for:
+                self.name(tensor)
+            self._pairs.clear()
 
     def name(self, tensor: torch.Tensor) -> str:
         """Return the value that this tensor is now."""
@@ -207,7 +220,7 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
                 f"forward uses a tensor of shape {list(tensor.shape)} that is neither an argument nor a parameter nor "
                 "a buffer; a kernel could not be given it. Make it a buffer with self.register_buffer(name, tensor)"
             )
-        values = tensor.detach().tolist()
+        values = self._encode(tensor.detach().tolist())
         self._record("constant", (values if isinstance(values, list) else [values],), {}, [tensor])
         return self._names[id(tensor)]
 

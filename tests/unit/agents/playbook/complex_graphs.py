@@ -63,6 +63,7 @@ def complex_graphs() -> dict[str, Case]:
         "shifted_spectrum": _of(lambda a: fft.fftshift(fft.fft2(a)).abs(), (3, 10, 6)),
         "hermitian": _of(lambda a: fft.hfft(torch.complex(a, a)) + fft.ihfft(a).imag.sum(-1, keepdim=True), (3, 7)),
         "autocorrelation": _of(lambda a: (fft.fft(a) * fft.fft(a).conj()).real, (3, 10)),
+        "numbers_added": _of(lambda a: (a + 2j).abs() * (torch.complex(a, a) + 1j).imag, (3, 4)),
         "angles": _of(lambda a, b: torch.complex(a, b).angle(), (3, 10), (3, 10)),
         "complex_quotients": _of(_quotients, (3, 10), (3, 10)),
         "complex_products": _of(lambda a, b: (torch.complex(a, a) @ torch.complex(b, -b)).imag, (2, 6, 10), (2, 10, 4)),
