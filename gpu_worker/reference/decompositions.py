@@ -20,7 +20,7 @@ MadeBy = Callable[[torch.Tensor], str | None]
 _BY_TORCH = (
     "_weight_norm_interface", "block_diag", "col2im", "ldexp", "max_unpool2d", "max_unpool3d", "multi_margin_loss",
     "multilabel_margin_loss_forward", "mvlgamma", "renorm", "soft_margin_loss", "tril_indices",
-    "triu_indices", "vdot",
+    "triu_indices", "unfold_backward", "vdot",
 )  # fmt: skip
 _PREFIXES = tuple(f"aten.{name}." for name in _BY_TORCH)
 _SUM, _MEAN, _MAX = range(3)

@@ -44,6 +44,13 @@ def _spectrogram(signal: torch.Tensor) -> torch.Tensor:
     return torch.stft(signal, 16, 8, window=window, return_complex=True).abs().square()
 
 
+def _denoised(signal: torch.Tensor) -> torch.Tensor:
+    """Frames, a gate on their spectra, and the signal of what is left."""
+    window = torch.hann_window(16, dtype=signal.dtype)
+    frames = torch.stft(signal, 16, 4, window=window, return_complex=True)
+    return torch.istft(frames * torch.sigmoid(frames.abs() - 1), 16, 4, window=window)
+
+
 def _quotients(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return (torch.complex(first, second) / torch.complex(second, first) / 2 + (1 - 2j)).abs()
 
@@ -59,6 +66,7 @@ def complex_graphs() -> dict[str, Case]:
         "global_filter": _of(_filter, (2, 6, 8, 3), (6, 5, 3, 2)),
         "long_convolution": _of(_long_convolution, (3, 4, 16), (4, 16)),
         "spectrogram": _of(_spectrogram, (2, 80)),
+        "denoised": _of(_denoised, (3, 60)),
         "odd_inverse": _of(lambda a: fft.irfft(fft.rfft(a) * 2.0, n=9), (4, 9)),
         "shifted_spectrum": _of(lambda a: fft.fftshift(fft.fft2(a)).abs(), (3, 10, 6)),
         "hermitian": _of(lambda a: fft.hfft(torch.complex(a, a)) + fft.ihfft(a).imag.sum(-1, keepdim=True), (3, 7)),
