@@ -41,11 +41,12 @@ def segments(parts: Sequence[Part], most: int) -> list[list[Part]]:
 
     Large ones keep their own, since a cooperative launch fills its card with few threads.
     """
-    found = [[part] for part in parts]
+    found, largest = [[part] for part in parts], [part.blocks for part in parts]
     while len(found) > most:
-        sizes = [max(part.blocks for part in [*first, *second]) for first, second in pairwise(found)]
-        place = sizes.index(min(sizes))
+        joined = [max(pair) for pair in pairwise(largest)]
+        place = joined.index(min(joined))
         found[place : place + 2] = [found[place] + found[place + 1]]
+        largest[place : place + 2] = [joined[place]]
     return found
 
 
