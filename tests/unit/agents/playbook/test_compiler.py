@@ -120,7 +120,7 @@ def test_products_in_tiles_compute_the_reference_when_emulated(name: str, builds
 
 @pytest.mark.parametrize("name", ["deep_network", "long_recurrence"])
 def test_what_takes_too_many_launches_shares_some(name: str) -> None:
-    """They wait for each other, so that their grid is one that every card holds at once."""
+    """Blocks of a shared launch wait for each other, so that its grid is one that a card holds at once."""
     case = GRAPHS[name]
     facts, _ = trace(case.function, case.inputs, case.parameters)
     assert len(program_of(facts).groups) > MAX_LAUNCHES
