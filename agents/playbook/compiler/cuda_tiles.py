@@ -21,6 +21,8 @@ SIDE = 16
 """Threads along rows and along columns of a tile."""
 LEAST = 16
 """Rows, columns and depth below which tiles are mostly empty."""
+LARGEST_TILE = 128
+"""Rows or columns of a tile whose sums fit the registers."""
 RUN = 256
 """Terms that are added in float32 before they go to the total."""
 

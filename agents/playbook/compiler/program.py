@@ -6,7 +6,7 @@ from collections import OrderedDict
 from math import prod
 
 from agents.playbook.compiler import cpu, cuda
-from agents.playbook.compiler.cuda_tiles import Tiles, product_of
+from agents.playbook.compiler.cuda_tiles import LARGEST_TILE, Tiles, product_of
 from agents.playbook.compiler.groups import Program, cut
 from agents.playbook.compiler.lowering import UNFORESEEN, Unsupported, lowered
 from agents.playbook.compiler.parameters import Pointers
@@ -20,11 +20,11 @@ _KEPT = 16
 Rendered = tuple[str, LaunchPlan]
 _KEPT_PROGRAMS = 4
 _programs: OrderedDict[int, tuple[ProblemFacts, Program]] = OrderedDict()
-_kept: OrderedDict[tuple[int, Target, Tiles | None], tuple[ProblemFacts, Rendered]] = OrderedDict()
+_kept: OrderedDict[tuple[int, Target, Tiles | None], tuple[ProblemFacts, Rendered | Unsupported]] = OrderedDict()
 
 
 def rendered(facts: ProblemFacts, target: Target, tiles: Tiles | None = None) -> Rendered:
-    """Return source and plan of a problem's kernel; those of the last few problems are kept.
+    """Return source and plan of a problem's kernel; those of the last few problems are kept, and refusals too.
 
     ``tiles`` are those of products on ``cuda``.
 
@@ -32,13 +32,38 @@ def rendered(facts: ProblemFacts, target: Target, tiles: Tiles | None = None) ->
     """
     key = (id(facts), target, tiles)
     if key not in _kept or _kept[key][0] is not facts:
-        try:
-            _kept[key] = facts, _rendered(facts, target, tiles)
-        except UNFORESEEN as error:
-            raise Unsupported(None, f"a variant of a call is not foreseen ({type(error).__name__})") from error
+        _kept[key] = facts, _rendered_or_refused(facts, target, tiles)
         while len(_kept) > _KEPT:
             _kept.popitem(last=False)
-    return _kept[key][1]
+    result = _kept[key][1]
+    if isinstance(result, Unsupported):
+        raise Unsupported(result.node, result.reason) from result.__cause__
+    return result
+
+
+def refusal_of_tiles(facts: ProblemFacts) -> str | None:
+    """Return why products cannot be tiled, whose code is longer than that of products without; None where they can.
+
+    Of the tiles that may be chosen the largest have the longest source.
+    """
+    if all(product_of(group) is None for group in program_of(facts).groups):
+        return "no launch is a product with at least 16 rows, columns and terms"
+    try:
+        rendered(facts, Target.CUDA, Tiles(LARGEST_TILE, LARGEST_TILE, LARGEST_TILE))
+    except Unsupported as error:
+        return f"with tiles, {error.reason}"
+    return None
+
+
+def _rendered_or_refused(facts: ProblemFacts, target: Target, tiles: Tiles | None) -> Rendered | Unsupported:
+    try:
+        return _rendered(facts, target, tiles)
+    except Unsupported as error:
+        return error
+    except UNFORESEEN as error:
+        refused = Unsupported(None, f"a variant of a call is not foreseen ({type(error).__name__})")
+        refused.__cause__ = error
+        return refused
 
 
 def program_of(facts: ProblemFacts) -> Program:
@@ -73,11 +98,6 @@ def _made(facts: ProblemFacts) -> Program:
             None, f"its intermediate tensors take {size:.1f} GiB; {MAX_WORKSPACE_BYTES / 2**30:.0f} are allowed"
         )
     return program
-
-
-def has_products(facts: ProblemFacts) -> bool:
-    """Return whether tiles would change the kernel: whether a group is a product of some size."""
-    return any(product_of(group) is not None for group in program_of(facts).groups)
 
 
 def _rendered(facts: ProblemFacts, target: Target, tiles: Tiles | None) -> Rendered:

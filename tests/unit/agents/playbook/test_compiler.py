@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from agents.playbook import agents
+from agents.playbook.compiler import program
 from agents.playbook.compiler.program import program_of, rendered
 from agents.playbook.ladders import parse
+from agents.playbook.translator import NotApplicable
 from cupilot.domain.kernel import MAX_LAUNCHES, Kernel
 from cupilot.domain.problem import Target
 from cupilot.domain.strategy import Strategy
@@ -116,6 +118,18 @@ def test_products_in_tiles_compute_the_reference_when_emulated(name: str, builds
     results = run_cuda(kernel, facts, {**case.inputs, **case.parameters}, builds)
     for result, mine, exact in zip(results, own, exact_results(case), strict=True):
         compare(result, mine.detach().contiguous(), exact)
+
+
+def test_tiles_whose_source_would_be_too_long_are_not_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = tiled()["linear_relu"]
+    facts, _ = trace(case.function, case.inputs, case.parameters)
+    about = briefing(facts, Target.CUDA)
+    plain, _ = rendered(facts, Target.CUDA)
+    monkeypatch.setattr(program, "MAX_SOURCE_BYTES", len(plain.encode()))
+    ideas = agents().manager.initial_strategies(about, [], 4, 0)
+    assert [idea.strategy.ids() for idea in ideas] == [()]
+    with pytest.raises(NotApplicable, match=r"shared_tiling: with tiles, its source takes \d+ bytes; \d+ are allowed"):
+        agents().translator.translate(about, parse("shared_tiling: "), None, 0)
 
 
 @pytest.mark.parametrize("name", ["deep_network", "long_recurrence"])
