@@ -1,6 +1,6 @@
 """Share of time in which cards of a service are busy: ``python -m benchmarks.busy_cards --data FOLDER --out R.json``.
 
-Submits jobs of level 1 to a running service and looks each half second at what each GPU worker holds and what waits.
+Submits jobs of level 1 to a running service and looks over and over at what each GPU worker holds and what waits.
 The share is that of cards which hold a step, over all looks while more jobs than cards are unfinished: before them jobs
 are being submitted, after them there is less work than cards. Ends after ``--seconds``, with what the record has then.
 """
@@ -39,7 +39,7 @@ def main() -> int:
             states = [client.get(job) for job in jobs]
             open_jobs = sum(not state.final for state in states)
             looks.append(_look(client, time.monotonic() - began, open_jobs))
-            record.update(summary=_summary(looks), looks=looks[:: options.keep_each])
+            record.update(devices=looks[-1].pop("devices"), summary=_summary(looks), looks=looks[:: options.keep_each])
             records.write(options.out, record)
             if not open_jobs:
                 break
@@ -70,6 +70,7 @@ def _look(client: Client, seconds: float, open_jobs: int) -> dict[str, Any]:
         "seconds": round(seconds, 1),
         "open_jobs": open_jobs,
         "cards": len(cards),
+        "devices": sorted({worker.device.name for worker in cards if worker.device}),
         "busy": sum(worker.busy > 0 for worker in cards),
         "queues": queues,
     }
@@ -91,11 +92,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--server", help="URL of a service; by default the embedded stack of --data")
     parser.add_argument("--data", type=Path, help="data folder of an embedded stack")
     parser.add_argument("--target", choices=[target.value for target in Target], default="cuda")
-    parser.add_argument("--size", choices=["small", "full"], default="full", type=str)
-    parser.add_argument("--jobs", type=int, default=40)
+    parser.add_argument("--size", choices=["small", "full"], default="full", help="of the problems")
+    parser.add_argument("--jobs", type=int, default=40, help="the first so many problems")
     parser.add_argument("--without", nargs="*", default=[], metavar="PROBLEM", help="problems to leave out")
-    parser.add_argument("--population", type=int, default=4)
-    parser.add_argument("--generations", type=int, default=2)
+    parser.add_argument("--population", type=int, default=4, help="kernels a generation")
+    parser.add_argument("--generations", type=int, default=2, help="rounds of selection a job")
     parser.add_argument("--candidates", type=int, default=12, help="kernels a job")
     parser.add_argument("--seconds", type=float, default=1800.0, help="look no longer than this")
     parser.add_argument("--keep-each", type=int, default=10, metavar="N", help="keep each Nth look in the record")

@@ -42,9 +42,9 @@ def rendered(facts: ProblemFacts, target: Target, tiles: Tiles | None = None) ->
 
 
 def refusal_of_tiles(facts: ProblemFacts) -> str | None:
-    """Return why products cannot be tiled, whose code is longer than that of products without; None where they can.
+    """Return why a problem's products cannot be tiled on ``cuda``; None where they can.
 
-    Of the tiles that may be chosen the largest have the longest source.
+    Tiles make the source longer, and may make it too long. The largest make it the longest, so that they are tried.
     """
     if all(product_of(group) is None for group in program_of(facts).groups):
         return "no launch is a product with at least 16 rows, columns and terms"
@@ -59,7 +59,7 @@ def _rendered_or_refused(facts: ProblemFacts, target: Target, tiles: Tiles | Non
     try:
         return _rendered(facts, target, tiles)
     except Unsupported as error:
-        return error
+        return error.with_traceback(None)
     except UNFORESEEN as error:
         refused = Unsupported(None, f"a variant of a call is not foreseen ({type(error).__name__})")
         refused.__cause__ = error
