@@ -15,7 +15,6 @@ from functools import partial
 
 import torch
 
-from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import DType, NumericsPolicy, Role, TensorSpec
 from gpu_worker.judge import exactness, laws
 from gpu_worker.judge.cases import Case, Cases, finite, usable_error
@@ -30,7 +29,7 @@ from gpu_worker.judge.deviation import (
 )
 from gpu_worker.judge.dtypes import TORCH_DTYPES
 from gpu_worker.judge.reference_link import ReferenceLink
-from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.judge.refusal import UnusableReference, out_of_memory
 
 LEAST_ERROR = 16 * 2.0**-24
 """Least error assumed of PyTorch. If it errs less, it was lucky, as happens with an output of one number. Honest sums
@@ -136,7 +135,7 @@ def admit(reference: ReferenceLink, cases: Cases, specs: Sequence[TensorSpec], p
         laws.INTEGERS: lambda: _try_integers(subject, policy),
     }
     for law, trial in trials.items() if laws.drawn_role(specs) else ():
-        admitted, why = _unless_unanswered(trial)
+        admitted, why = _tried(trial, subject)
         if admitted is None:
             notes.append(f"law {law} left out: {why}")
         else:
@@ -165,16 +164,6 @@ def _unchanging(
     return [f"the same in each draw, so that no kernel has to read them: {', '.join(names)}"] if names else []
 
 
-def _unless_unanswered(trial: Callable[[], tuple[Admitted | None, str]]) -> tuple[Admitted | None, str]:
-    """Return a trial's result; where the reference raises on its inputs (a matrix without an inverse), that reason."""
-    try:
-        return trial()
-    except UnusableReference as error:
-        if error.kind is FailureKind.OUT_OF_MEMORY:
-            raise
-        return None, str(error)
-
-
 @dataclass(frozen=True)
 class _Subject:
     """A problem that laws are tried on."""
@@ -185,6 +174,32 @@ class _Subject:
     precision: Precision
     previous: Sequence[torch.Tensor]
     """Outputs for another draw: what null kernels know."""
+
+
+def _tried(trial: Callable[[], tuple[Admitted | None, str]], subject: _Subject) -> tuple[Admitted | None, str]:
+    """Return a trial's result; None and the reason where the reference raises on its inputs, or memory is too short.
+
+    Where it is, the trial is made again without what is kept for others.
+    """
+    try:
+        return trial()
+    except (UnusableReference, RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            return _unanswered(error)
+    subject.cases.drop()
+    subject.reference.release_memory()
+    subject.reference.device.release_unused()
+    try:
+        return trial()
+    except (UnusableReference, RuntimeError, MemoryError) as error:
+        return (None, "there is too little memory for it") if out_of_memory(error) else _unanswered(error)
+
+
+def _unanswered(error: Exception) -> tuple[None, str]:
+    """Return why the reference has no answer (a matrix without an inverse); raises what says nothing of it."""
+    if isinstance(error, UnusableReference):
+        return None, str(error)
+    raise error
 
 
 def _try_integers(subject: _Subject, policy: NumericsPolicy) -> tuple[Admitted | None, str]:
@@ -204,13 +219,13 @@ def _try_integers(subject: _Subject, policy: NumericsPolicy) -> tuple[Admitted |
 def _try_law(law: str, subject: _Subject, *, exact_tolerance: float | None = None) -> tuple[Admitted | None, str]:
     """Return a law with a calibrated tolerance, or with the exact one; None and the reason where it tells nothing."""
     reference, previous = subject.reference, subject.previous
+    if law == laws.PLANTED_EXTREMES and not _in_range(subject.cases.get(laws.MOST_EXTREMES), subject.specs):
+        return None, "with more extremes, its outputs leave the range of their type or come near its end"
     case = subject.cases.get(law)
     if case.shapes != [tensor.shape for tensor in previous]:
         return None, "the shapes of its outputs depend on the values of its inputs"
     if law != laws.OWN and not finite(case):
         return None, "the reference is not finite there"
-    if law == laws.PLANTED_EXTREMES and not _in_range(subject.cases.get(laws.MOST_EXTREMES), subject.specs):
-        return None, "with more extremes, its outputs leave the range of their type or come near its end"
     if all(unreadable(item.values) for item in case.expected):
         return None, "every value of the reference's output is NaN or infinite: look at get_inputs() and the formula"
     if all(flat(item.values) for item in case.expected):

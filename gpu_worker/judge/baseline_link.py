@@ -40,14 +40,20 @@ class BaselineLink:
         """Reserve at least this many slots."""
         if self._slots is not None and self._slots.count >= count:
             return
-        self.close()
+        self.release()
         self._slots = slots = Slots(self._device, self._given, {}, count)
         attach = messages.Attach(use="slots", handle=slots.handle)
         self._reference.ask(attach, messages.Answer, slots.descriptors)
         self._reference.ask(messages.Bind(slots=slots.offsets()), messages.Answer)
 
+    def release(self) -> None:
+        """Release the slots' memory in both processes, until :meth:`use` reserves others."""
+        if self._slots is not None:
+            self._reference.ask(messages.Detach(uses=["slots"]), messages.Answer)
+        self.close()
+
     def close(self) -> None:
-        """Release the slots' memory."""
+        """Release the slots' memory in this process; the reference's ends with it."""
         if self._slots is not None:
             self._slots.close()
             self._slots = None

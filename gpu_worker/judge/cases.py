@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from cupilot.domain.problem import Role, TensorSpec
-from gpu_worker.judge import laws
+from gpu_worker.judge import deviation, laws
 from gpu_worker.judge.deviation import ABSOLUTE, Expected, largest, unit_of
 from gpu_worker.judge.reference_link import ReferenceLink
 
@@ -70,7 +70,6 @@ class Cases:
         """Return the case of this law, the same data each time within this process."""
         case = self._kept.pop(law, None)
         if case is None:
-            self._make_room(law)
             case = self._make(law)
         self._kept[law] = case
         return case
@@ -81,20 +80,23 @@ class Cases:
         while self._kept and self.held() > budget_bytes:
             self._kept.popitem(last=False)
 
+    def drop(self) -> None:
+        """Keep none of them, until they are asked for again."""
+        self._kept.clear()
+
     def held(self) -> int:
         """Return bytes of the cases that are kept."""
         return sum(case.nbytes for case in self._kept.values())
 
-    def _make_room(self, law: str) -> None:
+    def _make_room(self) -> None:
         """Drop the least recently used cases, so that one more like them fits the budget."""
         needed = max((case.nbytes for case in self._kept.values()), default=0)
-        for name in [name for name in self._kept if law != laws.PERTURBED or name != laws.OWN]:
-            if self.held() + needed <= self._budget:
-                return
-            del self._kept[name]
+        while self._kept and self.held() + needed > self._budget:
+            self._kept.popitem(last=False)
 
     def expect(self, law: str, inputs: Sequence[torch.Tensor]) -> Case:
-        """Return a case from given tensors: runs the reference in float64."""
+        """Return a case from given tensors: runs the reference in float64. Cases that leave it no room are dropped."""
+        self._make_room()
         expected = [
             Expected(values, ABSOLUTE if law == laws.INTEGERS else unit_of(values), selection, self._rounding)
             for values, selection in self._reference.run_selecting(inputs)
@@ -111,7 +113,6 @@ class Cases:
         if self._step is not None:
             return True
         base = self.get(laws.OWN)
-        self._make_room(laws.PERTURBED)
         for step in PERTURBATION_STEPS:
             case = self.expect(laws.PERTURBED, self._perturbed(step))
             if not finite(case) or case.shapes != base.shapes:
@@ -129,6 +130,7 @@ class Cases:
     def _make(self, law: str) -> Case:
         if law == laws.PERTURBED:
             return self.expect(law, self._perturbed(self.step))
+        self._make_room()
         return self.expect(law, self._given(law))
 
     def _given(self, law: str) -> list[torch.Tensor]:
@@ -151,7 +153,7 @@ class Cases:
 
 def finite(case: Case) -> bool:
     """Return whether every expected value is finite."""
-    return all(bool(torch.isfinite(item.values).all()) for item in case.expected)
+    return all(deviation.finite(item.values) for item in case.expected)
 
 
 def usable_error(error: float) -> bool:

@@ -93,6 +93,11 @@ def flat(values: torch.Tensor) -> bool:
     return deviation <= FLAT * math.hypot(mean, deviation)
 
 
+def finite(values: torch.Tensor) -> bool:
+    """Return whether no value is NaN or infinite."""
+    return all(bool(part.isfinite().all()) for part in stretches(values))
+
+
 def unreadable(values: torch.Tensor) -> bool:
     """Return whether an output holds no finite value at all."""
     return values.is_floating_point() and not any(bool(part.isfinite().any()) for part in stretches(values))

@@ -24,6 +24,7 @@ import torch
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Role, TensorSpec
 from gpu_worker.judge import laws
+from gpu_worker.judge.deviation import finite, stretches
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.slots import Slots, flat_storage
@@ -176,7 +177,7 @@ class Fillings:
                 if error.kind is FailureKind.OUT_OF_MEMORY:
                     raise
                 return False
-            if not all(bool(output.isfinite().all()) for output in outputs):
+            if not all(map(finite, outputs)):
                 return False
         return True
 
@@ -218,9 +219,9 @@ def weights(admitted: Sequence[str], compared: Mapping[str, int]) -> dict[str, f
 
 def _smooth(versions: Sequence[torch.Tensor]) -> bool:
     """Return whether a floating tensor holds other values than whole numbers and infinities: those may be flags."""
-    if not versions[0].is_floating_point() or not all(bool(tensor.isfinite().all()) for tensor in versions):
+    if not versions[0].is_floating_point() or not all(map(finite, versions)):
         return False
-    return any(not torch.equal(tensor, tensor.round()) for tensor in versions)
+    return any(not torch.equal(part, part.round()) for tensor in versions for part in stretches(tensor))
 
 
 def _mixing_weights(generator: torch.Generator, device: torch.device) -> torch.Tensor:

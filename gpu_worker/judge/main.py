@@ -19,7 +19,7 @@ if __name__ == "__main__":
 
 import torch
 
-from cupilot.domain.evaluation import Failure, FailureKind
+from cupilot.domain.evaluation import LACKS_MEMORY, Failure, FailureKind
 from gpu_worker.channel import Channel, ChannelClosed
 from gpu_worker.judge.clocks import refuse_awake
 from gpu_worker.judge.facts import check_same
@@ -145,10 +145,12 @@ def _ignore(_on: bool) -> None:
 
 def _unusable(error: UnusableReference, *, judging: bool) -> Failure:
     """Return the failure of a problem; of no kernel, where the reference worked when it was prepared."""
+    if judging and error.kind is FailureKind.OUT_OF_MEMORY:
+        return _too_large(error, judging=True)
     if judging:
         message = (
-            "the reference failed while a kernel was judged, where it worked when it was prepared (it draws numbers of"
-            f" its own, or the machine lacks memory): {error}"
+            "the reference failed while a kernel was judged, where it worked when it was prepared (does it draw numbers"
+            f" of its own?): {error}"
         )
         return Failure(kind=FailureKind.INFRASTRUCTURE, message=message[:16_000])
     return Failure(kind=error.kind, message=str(error)[:16_000])
@@ -157,7 +159,9 @@ def _unusable(error: UnusableReference, *, judging: bool) -> Failure:
 def _too_large(error: BaseException, *, judging: bool) -> Failure:
     room = "run fewer workers on this machine, or use a larger one"
     message = f"the problem needs more memory than there is for judging it ({room}): {str(error)[:500]}"
-    return Failure(kind=FailureKind.INFRASTRUCTURE if judging else FailureKind.OUT_OF_MEMORY, message=message)
+    if judging:
+        return Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details={"code": LACKS_MEMORY})
+    return Failure(kind=FailureKind.OUT_OF_MEMORY, message=message)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from pydantic import ValidationError
@@ -57,7 +57,7 @@ class ReferenceLink:
     def __init__(self, channel: Channel, device: JudgeDevice) -> None:
         self.device = device
         self._channel = channel
-        self._arenas: dict[str, Arena] = {}
+        self._arenas: dict[messages.Use, Arena] = {}
         """By use, ``given`` and ``results``: memory for tensors in either direction."""
         self._specs: tuple[TensorSpec, ...] = ()
         self._policy = NumericsPolicy.FP32
@@ -203,7 +203,7 @@ class ReferenceLink:
     def release_memory(self) -> None:
         """Release the memory that tensors were handed over in; the next ones get other memory."""
         if self._arenas:
-            self._accepted(self._exchange(messages.Detach().as_json()), messages.Answer)
+            self._accepted(self._exchange(messages.Detach(uses=list(self._arenas)).as_json()), messages.Answer)
         self._drop_arenas()
 
     def close(self) -> None:
@@ -243,7 +243,7 @@ class ReferenceLink:
         self.device.synchronize()
         return [layout.as_json() for layout in layouts]
 
-    def _arena(self, use: Literal["given", "results"], needed: int) -> Arena:
+    def _arena(self, use: messages.Use, needed: int) -> Arena:
         """Return memory of at least this size that both processes have; a larger one replaces an earlier one."""
         earlier = self._arenas.get(use)
         if earlier is not None and earlier.bytes.numel() >= needed:

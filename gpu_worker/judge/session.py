@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from cupilot.domain.evaluation import Baseline, Comparison, FailureKind, Interval, LawResult
-from cupilot.domain.problem import NumericsPolicy, Problem, ProblemFacts, Role
+from cupilot.domain.problem import Problem, ProblemFacts, Role
 from gpu_worker.judge import counting, laws
 from gpu_worker.judge.admission import admit, precision_of
 from gpu_worker.judge.audit import Auditor, drawn_order, in_order
@@ -24,6 +24,7 @@ from gpu_worker.judge.deviation import largest
 from gpu_worker.judge.fillings import Fillings
 from gpu_worker.judge.host_time import LOOKS, is_host_bound
 from gpu_worker.judge.lent import LentMemory, lend
+from gpu_worker.judge.notes import notes_on
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.relevance import relevance
 from gpu_worker.judge.runner_link import KernelFailed, RunnerLink, RunnerLost, ending
@@ -46,12 +47,9 @@ ROTATED_CACHES = 4
 
 MAX_SLOTS = 512
 SLOTS_MEMORY_SHARE = 0.25
-CASES_MEMORY_SHARE = 0.5
-"""While a problem is admitted."""
-
-CASES_BESIDE_SLOTS = 0.25
-"""Of cases and pool together while kernels are judged: the reference's process has slots of its own, and a comparison
-takes as much as the outputs in float64."""
+CASES_MEMORY_SHARE = 0.25
+"""Of cases while a problem is admitted, of cases and pool while kernels are judged: the rest is for the reference's
+process, which computes in float64, and for what is handed over."""
 
 ROUNDINGS = 2.0
 """Of two values of which either may be selected, each was rounded once."""
@@ -143,7 +141,9 @@ class Session:
     def _fillings(self) -> Fillings:
         """Made when something is timed: while a problem is admitted, its memory is needed for the oracle."""
         seeds = [secrets.randbits(40) for _ in range(self._draws)]
-        return Fillings(self._reference, self._specs, seeds, lambda: self._cases.step)
+        fillings = Fillings(self._reference, self._specs, seeds, lambda: self._cases.step)
+        self._reference.release_memory()
+        return fillings
 
     @property
     def _draws(self) -> int:
@@ -156,7 +156,7 @@ class Session:
 
     def _leave_room_to_judge(self) -> None:
         """Drop cases for which slots and pool leave no room."""
-        share = int(CASES_BESIDE_SLOTS * self._device.memory_bytes)
+        share = int(CASES_MEMORY_SHARE * self._device.memory_bytes)
         self._cases.limit(share - self._draws * self._given_bytes)
 
     def admit(self) -> messages.Prepared:
@@ -165,11 +165,7 @@ class Session:
         self._reference.check_scalars()
         admission = admit(self._reference, self._cases, self._specs, self._problem.policy)
         self._stage("looking for what does not matter", 120.0)
-        inputs, graph = self._cases.get(laws.OWN).given, self.facts.graph
-        irrelevant = relevance(self._reference, graph, self._specs, inputs)
-        zeros = zero_shares(self._specs, inputs)
-        least = counting.compulsory_bytes(graph, self._specs, zeros, irrelevant.whole, irrelevant.needless)
-        self.facts = self.facts.model_copy(update={"compulsory_bytes": least})
+        irrelevant = self._count_bytes()
         self._stage("timing PyTorch", 120.0)
         baseline_us, host_bound = self._time_reference()
         return messages.Prepared(
@@ -177,10 +173,19 @@ class Session:
             laws=tuple(item.law for item in admission.laws),
             tolerances={item.law: item.tolerance for item in admission.laws},
             admission=admission.nulls,
-            notes=messages.short_notes([*admission.notes, *irrelevant.notes, *self._notes()]),
+            notes=messages.short_notes([*admission.notes, *irrelevant, *notes_on(self._reference, self.facts)]),
             baseline_us=baseline_us,
             host_bound=host_bound,
         )
+
+    def _count_bytes(self) -> Sequence[str]:
+        """Count the bytes that a kernel must move; return notes on those that do not matter."""
+        inputs, graph = self._cases.get(laws.OWN).given, self.facts.graph
+        found = relevance(self._reference, graph, self._specs, inputs)
+        zeros = zero_shares(self._specs, inputs)
+        least = counting.compulsory_bytes(graph, self._specs, zeros, found.whole, found.needless)
+        self.facts = self.facts.model_copy(update={"compulsory_bytes": least})
+        return found.notes
 
     def judge(self, order: KernelOrder, link: RunnerLink, hold: Hold) -> messages.Judged:
         """Load, verify and time one kernel; a failure ends it with the results until then."""
@@ -346,6 +351,7 @@ class Session:
         self._pytorch.fill(0, self._reference.draw(secrets.randbits(40)))
         times = [self._baseline_block([0]) for _ in range(3)]
         self._reference.settle(notice=True)
+        self._pytorch.release()  # admission needs the memory
         return max(min(times), 1e-7)
 
     def _baseline_block(self, order: Sequence[int]) -> float:
@@ -358,6 +364,7 @@ class Session:
         """Return PyTorch's time, and whether the host took most of it each time that it was measured."""
         for _ in range(LOOKS):
             operators = self._reference.operator_seconds(self._cases.get(laws.OWN).given)
+            self._leave_room_to_judge()
             self._reference.release_memory()
             baseline_us = self._time_baseline()
             if not is_host_bound(baseline_us.median * 1e-6, operators, len(self.facts.graph.nodes)):
@@ -380,19 +387,3 @@ class Session:
             times.append(self._baseline_block(range(count)) / count * 1e6)
         self._reference.settle()
         return median_interval(times)
-
-    def _notes(self) -> list[str]:
-        notes = []
-        if not self._reference.exact:
-            notes.append("the reference does not run in float64; its float32 answer is the standard")
-        if self._problem.policy is NumericsPolicy.TF32 and self._device.torch_device.type == "cpu":
-            notes.append("cpu has no TF32 units: PyTorch runs in float32")
-        given = [spec.name for spec in self._specs if spec.role is not Role.OUTPUT]
-        unread = [name for name in given if not counting.used(self.facts.graph, name)]
-        if unread:
-            notes.append(f"not used by the reference: {', '.join(unread)}")
-        inputs = [spec.name for spec in self._specs if spec.role is Role.INPUT]
-        lines = ", ".join(map(str, counting.numbers_read(self.facts.graph, inputs)))
-        if lines:
-            notes.append(f"forward makes numbers of input values (line {lines}): kernels have them as constants")
-        return notes

@@ -17,6 +17,9 @@ from gpu_worker.channel import finite
 Layouts: TypeAlias = list[Any]
 """Of the tensors that come with a message."""
 
+Use: TypeAlias = Literal["given", "results", "slots"]
+"""Of memory of the judge's: for tensors to the reference, for tensors from it, for the slots that it is timed on."""
+
 
 class Message(BaseModel):
     """A question or an answer."""
@@ -143,14 +146,15 @@ class Attach(Question):
     """Map memory of the judge's, whose descriptors come along, in the place of an earlier one."""
 
     op: Literal["attach"] = "attach"
-    use: Literal["given", "results", "slots"]
+    use: Use
     handle: dict[str, Any]
 
 
 class Detach(Question):
-    """Give back the memory that tensors are handed over in."""
+    """Give back memory of the judge's."""
 
     op: Literal["detach"] = "detach"
+    uses: list[Use]
 
 
 class Bind(Question):

@@ -217,10 +217,12 @@ class ReferenceServer:
         return messages.Tensors(results=self._deliver(outputs))
 
     @_reply.register
-    def _detach(self, _: messages.Detach) -> Answer:
-        for use in ("given", "results"):
+    def _detach(self, question: messages.Detach) -> Answer:
+        for use in question.uses:
             if use in self._memory:
                 self._memory.pop(use).close()
+            if use == "slots":
+                self._graph = None
         self._device.release_unused()
         return Answer()
 
