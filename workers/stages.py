@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cupilot.domain.errors import InvalidProblem
-from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Preparation, Tracing
+from cupilot.domain.evaluation import LACKS_MEMORY, Evaluation, Failure, FailureKind, Preparation, Tracing
 from cupilot.domain.evolution.fitness import floor_share
 from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.evolution.pipeline import Done, Judged, Outcome, WrongConversion
@@ -28,10 +28,15 @@ class InfrastructureFailure(Exception):
     """The step failed through no fault of its kernel or problem; it is to be retried elsewhere."""
 
 
+class LacksMemory(InfrastructureFailure):
+    """The judge had too little memory for the problem, so that the job's other kernels will fare no better there."""
+
+
 def raise_infrastructure(failure: Failure | None) -> None:
     """Raise :class:`InfrastructureFailure` for a failure that says nothing about the kernel or the problem."""
     if failure is not None and failure.kind is FailureKind.INFRASTRUCTURE:
-        raise InfrastructureFailure(failure.message)
+        lacks_memory = failure.details.get("code") == LACKS_MEMORY
+        raise (LacksMemory if lacks_memory else InfrastructureFailure)(failure.message)
 
 
 class StageJudge(Protocol):

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from cupilot import tracing
 from cupilot.domain.errors import Unavailable
+from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.states import JobState, StepState
 from cupilot.jobs.flow import fail_step
 from cupilot.logs import log_context
@@ -43,13 +44,15 @@ from workers.devices import StepCancelled
 from workers.exhaustion import lack_of
 from workers.handlers.registry import HANDLERS
 from workers.lease import Lease
-from workers.stages import InfrastructureFailure
+from workers.stages import InfrastructureFailure, LacksMemory
 from workers.tools import Tools
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2.0
 """Delay before a step's second attempt; it doubles with each further one, up to a limit."""
+MEMORY_ATTEMPTS = 2
+"""At a problem that is too large to be judged: another device may have more room, or this one have it later."""
 STORE_RETRY_SECONDS = 1.0
 """Pause between attempts to store a result while the database is away."""
 
@@ -126,7 +129,8 @@ def fail_attempt(
     """
     error = {"reason": reason, "message": message[:2_000]}
     lose_open_calls(session, job, [step.id])
-    if step.attempt < step.max_attempts:
+    attempts = min(MEMORY_ATTEMPTS, step.max_attempts) if reason == FailureKind.OUT_OF_MEMORY else step.max_attempts
+    if step.attempt < attempts:
         after = timedelta(seconds=RETRY_SECONDS * 2 ** (step.attempt - 1))
         retry_step(session, step, error, after=after, event=event, busy_seconds=busy_seconds)
         return "retried"
@@ -189,6 +193,8 @@ def _blame(claim: Claim, tools: Tools, error: Exception) -> tuple[str, str]:
         return "infrastructure", f"worker {claim.owner} {lack}; it restarts, and the step is tried again"
     if claim.kind.on_device and (fault := tools.device_fault()) is not None:
         _retire(tools, claim.owner, fault)
+    if isinstance(error, LacksMemory):
+        return FailureKind.OUT_OF_MEMORY.value, f"on {claim.owner}: {error}"
     if isinstance(error, InfrastructureFailure | Unavailable):
         return "infrastructure", f"on {claim.owner}: {error}"
     logger.exception("step failed step=%s attempt=%d", claim.step_id, claim.attempt, exc_info=error)

@@ -90,6 +90,10 @@ def _readable(text: str) -> str:
 _Log = Annotated[str, Field(max_length=MAX_LOG_CHARACTERS), AfterValidator(_readable)]
 
 
+LACKS_MEMORY = "lacks_memory"
+"""Code in the details of a failure of kind ``infrastructure``: the judge had too little memory for the problem."""
+
+
 class Failure(Value):
     """Cause of a failure, for a person and for an agent that repairs it."""
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
+from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.evolution.methods import MethodConfig, method_for, read_config
 from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.evolution.pipeline import (
@@ -220,6 +221,8 @@ def fail_step(session: Session, job: Job, step: Step, reason: str, message: str)
     elif step.candidate_id is None:
         assert step.generation_id is not None
         fail_generation(session, job, lock_generation(session, step.generation_id), reason, message)
+    elif reason == FailureKind.OUT_OF_MEMORY and job.best_candidate_id is None:
+        end_job(session, job, JobState.FAILED, reason=reason, message=message)  # no kernel of it can be judged
     else:
         candidate = session.get_one(Candidate, step.candidate_id, populate_existing=True)
         stage = stage_of(step)

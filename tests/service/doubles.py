@@ -5,8 +5,8 @@ A kernel's source is its strategy's technique names; the judge's answer is a fun
 equal results. Some technique names tell the judge what to do:
 
 ``t<n>``: audited with a speedup of 1 + n/10; ``wrong<k>``: rejected until it was revised k times; ``broken``: rejected
-however often it is revised; ``cheat``: quarantined; ``lost``: an infrastructure failure; ``unsteady<n>``: audited at
-first, rejected when confirmed; ``floor``: as fast as physics allows.
+however often it is revised; ``cheat``: quarantined; ``lost``: an infrastructure failure; ``large``: the judge lacks
+memory; ``unsteady<n>``: audited at first, rejected when confirmed; ``floor``: as fast as physics allows.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from agents.interface import (
     StrategySource,
 )
 from cupilot.domain.evaluation import (
+    LACKS_MEMORY,
     Baseline,
     BuildReport,
     Comparison,
@@ -140,6 +141,8 @@ def evaluation(one: Problem, of: Kernel | ImportedKernel, *, revisions: int = 0,
     wrong = [int(name[5:]) for name in names if name.startswith("wrong")]
     if "lost" in names:
         return _failed(base, FailureKind.INFRASTRUCTURE)
+    if "large" in names:
+        return _failed(base, FailureKind.INFRASTRUCTURE, code=LACKS_MEMORY)
     if "cheat" in names:
         return _failed(base, FailureKind.BELOW_FLOOR, Verdict.QUARANTINED)
     if "broken" in names or any(revisions < count for count in wrong) or (unsteady and confirmed):
@@ -166,8 +169,11 @@ def evaluation(one: Problem, of: Kernel | ImportedKernel, *, revisions: int = 0,
     )
 
 
-def _failed(base: dict[str, object], kind: FailureKind, verdict: Verdict = Verdict.REJECTED) -> Evaluation:
-    return Evaluation.model_validate({**base, "verdict": verdict, "failure": Failure(kind=kind, message=kind.value)})
+def _failed(
+    base: dict[str, object], kind: FailureKind, verdict: Verdict = Verdict.REJECTED, code: str | None = None
+) -> Evaluation:
+    failure = Failure(kind=kind, message=code or kind.value, details={"code": code} if code else {})
+    return Evaluation.model_validate({**base, "verdict": verdict, "failure": failure})
 
 
 def _around(value: float) -> Interval:

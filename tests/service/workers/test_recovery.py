@@ -174,6 +174,31 @@ def test_a_faulty_machine_is_not_the_kernels_fault(database: Database, settings:
     assert rig.job(job_id).state is JobState.SUCCEEDED
 
 
+def test_a_problem_that_is_too_large_to_be_judged_ends_at_the_second_attempt(
+    database: Database, settings: Settings
+) -> None:
+    rig = Rig(database, settings, [strategy("large"), strategy("large", "t1")])
+    job_id = rig.submit(method=SceConfig(population=2, generations=1, elites=1))
+    _finish(rig)
+    job = rig.job(job_id)
+    assert (job.state, job.reason) == (JobState.FAILED, "out_of_memory")
+    assert job.message is not None
+    assert "memory" in job.message
+    asked = [call for call in rig.judge.calls if call.startswith("evaluate")]
+    assert len(asked) <= 3, "the other kernel was tried once, while the first one waited for its second attempt"
+    assert all(candidate.state is not CandidateState.ACTIVE for candidate in rig.candidates(job_id))
+
+
+def test_a_job_with_a_kernel_outlives_one_that_the_judge_lacked_memory_for(
+    database: Database, settings: Settings
+) -> None:
+    rig = Rig(database, settings, [strategy("t1"), strategy("large")])
+    job_id = rig.submit(method=SceConfig(population=2, generations=1, elites=1))
+    _finish(rig)
+    assert rig.job(job_id).state is JobState.SUCCEEDED
+    assert [candidate.reason for candidate in rig.candidates(job_id)] == [None, "out_of_memory"]
+
+
 def test_a_worker_whose_device_is_lost_gets_no_more_work(database: Database, settings: Settings) -> None:
     rig = Rig(database, settings, [strategy("lost"), strategy("t1")])
     rig.tools = replace(rig.tools, device_fault=lambda: "the card fell off the bus")
