@@ -80,15 +80,11 @@ class FailureKind(Vocabulary):
 
 
 def _readable(text: str) -> str:
-    """Return the text without characters that no text column and no UTF-8 encoder takes.
-
-    Programs under test print anything.
-    """
+    """Return the text, as printed by any program, without what no text column and no UTF-8 encoder takes."""
     return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 _Log = Annotated[str, Field(max_length=MAX_LOG_CHARACTERS), AfterValidator(_readable)]
-
 
 LACKS_MEMORY = "lacks_memory"
 """Code in the details of a failure of kind ``infrastructure``: the judge had too little memory for the problem."""

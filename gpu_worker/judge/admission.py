@@ -7,7 +7,6 @@ fails.
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from gpu_worker.judge.deviation import (
     disagreement,
     flat,
     largest,
+    moments,
     stretches,
     unreadable,
 )
@@ -341,10 +341,7 @@ def _constant(known: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return the middle of a known output, everywhere."""
     if not known.is_floating_point():
         return torch.full_like(like, known.reshape(-1).mode().values.item())
-    mean = float(known.mean(dtype=torch.float64))
-    if not math.isfinite(mean):
-        mean = float(known[known.isfinite()].mean(dtype=torch.float64))
-    return torch.full_like(like, mean)
+    return torch.full_like(like, moments(known)[0])
 
 
 def _half(own: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:

@@ -88,7 +88,7 @@ class Cases:
         """Return bytes of the cases that are kept."""
         return sum(case.nbytes for case in self._kept.values())
 
-    def _make_room(self) -> None:
+    def make_room(self) -> None:
         """Drop the least recently used cases, so that one more like them fits the budget."""
         needed = max((case.nbytes for case in self._kept.values()), default=0)
         while self._kept and self.held() + needed > self._budget:
@@ -96,7 +96,7 @@ class Cases:
 
     def expect(self, law: str, inputs: Sequence[torch.Tensor]) -> Case:
         """Return a case from given tensors: runs the reference in float64. Cases that leave it no room are dropped."""
-        self._make_room()
+        self.make_room()
         expected = [
             Expected(values, ABSOLUTE if law == laws.INTEGERS else unit_of(values), selection, self._rounding)
             for values, selection in self._reference.run_selecting(inputs)
@@ -130,7 +130,7 @@ class Cases:
     def _make(self, law: str) -> Case:
         if law == laws.PERTURBED:
             return self.expect(law, self._perturbed(self.step))
-        self._make_room()
+        self.make_room()
         return self.expect(law, self._given(law))
 
     def _given(self, law: str) -> list[torch.Tensor]:

@@ -74,7 +74,7 @@ def unit_of(values: torch.Tensor) -> Unit:
     """Return the unit for these expected values; their magnitude where a spread says nothing."""
     if not values.is_floating_point():
         return Unit()
-    mean, deviation = _moments(values)
+    mean, deviation = moments(values)
     magnitude = math.hypot(mean, deviation)
     if 0 < magnitude < VANISHING:
         return Unit(VANISHING)
@@ -89,7 +89,7 @@ def flat(values: torch.Tensor) -> bool:
         return False
     if not values.is_floating_point():
         return bool((values == values.reshape(-1)[0]).all())
-    mean, deviation = _moments(values)
+    mean, deviation = moments(values)
     return deviation <= FLAT * math.hypot(mean, deviation)
 
 
@@ -113,7 +113,7 @@ def disagreement(error: float) -> str:
     )
 
 
-def _moments(values: torch.Tensor) -> tuple[float, float]:
+def moments(values: torch.Tensor) -> tuple[float, float]:
     """Return mean and standard deviation of the finite values, merged from stretches (Chan, Golub, LeVeque 1979)."""
     count, mean, squares = 0, 0.0, 0.0
     for part in stretches(values):

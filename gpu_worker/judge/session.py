@@ -46,7 +46,9 @@ ROTATED_CACHES = 4
 """Slots together hold at least this many last-level caches."""
 
 MAX_SLOTS = 512
-SLOTS_MEMORY_SHARE = 0.25
+SLOTS_MEMORY_SHARE = 0.36
+"""Of slots, and of those that PyTorch is timed on, which hold the same inputs."""
+
 CASES_MEMORY_SHARE = 0.25
 """Of cases while a problem is admitted, of cases and pool while kernels are judged: the rest is for the reference's
 process, which computes in float64, and for what is handed over."""
@@ -324,7 +326,7 @@ class Session:
         key = (tuple(sorted(workspace.items())), count)
         if key not in self._slots:
             needed, tensors = (slot_size(self._specs, spaces) for spaces in (workspace, {}))
-            limit = max(1, int(SLOTS_MEMORY_SHARE * self._device.memory_bytes) // needed)
+            limit = self._most_slots(needed)
             if needed > self._device.memory_bytes:
                 message = f"the kernel's workspace makes a slot of {needed} bytes; the device has no room for it"
                 raise KernelFailed(FailureKind.OUT_OF_MEMORY, message)
@@ -343,8 +345,12 @@ class Session:
         size = slot_size(self._specs, {})
         for_cache = math.ceil(ROTATED_CACHES * self._device.cache_bytes / size)
         for_blocks = math.ceil(2 * block_seconds / self._baseline_seconds)
-        limit = max(1, int(SLOTS_MEMORY_SHARE * self._device.memory_bytes) // size)
-        return max(2, min(max(for_cache, for_blocks), MAX_SLOTS, limit))
+        return max(2, min(max(for_cache, for_blocks), MAX_SLOTS, self._most_slots(size)))
+
+    def _most_slots(self, slot_bytes: int) -> int:
+        """Return the number of slots of this size that there is room for, with one of PyTorch's for each."""
+        both = slot_bytes + slot_size([spec for spec in self._specs if spec.role is not Role.OUTPUT], {})
+        return max(1, int(SLOTS_MEMORY_SHARE * self._device.memory_bytes) // both)
 
     def _estimate_baseline(self) -> float:
         self._pytorch.use(1)
