@@ -42,6 +42,9 @@ MOST_AHEAD = 4
 def dispatch(database: Database, redispatch: timedelta, bundle_seconds: float = 0.0) -> None:
     """Fill the free slots of every queue, and a little more, so that no slot waits for the next tick.
 
+    What models are asked is sent to free slots only, and of a worker's one is left to templates and the pool's index:
+    slow answers would hold all of them.
+
     Where the steps of :data:`AGENTS_QUEUE` are short on average, a slot takes a bundle of as many as take
     ``bundle_seconds``. One transaction per queue, because steps are locked in the order of their ids.
     """
@@ -63,7 +66,8 @@ def dispatch(database: Database, redispatch: timedelta, bundle_seconds: float = 
             seconds = step_seconds(session, queue)
             bundle = _bundle(queue, seconds, bundle_seconds)
             room = slots.get(queue, 0) * bundle - queued.running
-            free = room + _ahead(slots.get(queue, 0), bundle, seconds) - queued.published
+            ahead = 0 if queue == MODELS_QUEUE else _ahead(slots.get(queue, 0), bundle, seconds)
+            free = room + ahead - queued.published
             if queue in slots and free > 0:
                 dispatch_ready(session, queue, free, bundle=bundle, slots=slots[queue], seconds=seconds)
             if queued.published and room > 0 and not broker_behind:
@@ -119,8 +123,13 @@ def _slots(workers: Sequence[WorkerRow]) -> dict[str, int]:
     slots: dict[str, int] = {}
     for worker in workers:
         for queue in worker.queues:
-            slots[queue] = slots.get(queue, 0) + worker.slots
+            slots[queue] = slots.get(queue, 0) + _slots_for(worker, queue)
     return slots
+
+
+def _slots_for(worker: WorkerRow, queue: str) -> int:
+    left_to_templates = queue == MODELS_QUEUE and AGENTS_QUEUE in worker.queues and worker.slots > 1
+    return worker.slots - left_to_templates
 
 
 def _place_cuda(

@@ -201,14 +201,15 @@ def make_workers(
 ) -> list[Scheduler | Worker]:
     """Return scheduler, agent worker and one GPU worker for each card; one for the CPU where there is no card.
 
-    The agent worker does ``model_calls`` steps at a time; by default :data:`MODEL_CALLS` where the environment names a
-    model, else 1: the playbook computes, on cores that CPU kernels are timed on. Only the agent worker, which calls
-    models, sees secrets that are not the stack's own.
+    The agent worker asks models ``model_calls`` things at a time, by default :data:`MODEL_CALLS` where the environment
+    names one, and does one step besides, which asks none. Without a model it does one step: the playbook computes, on
+    cores that CPU kernels are timed on. Only the agent worker, which calls models, sees secrets that are not the
+    stack's own.
     """
     own = {name: value for name, value in environment(settings).items() if name != _OF_THE_API}
     gpu_sees = {name: value for name, value in without_secrets(own).items() if _GPU_WORKER_SEES.match(name)}
-    steps = model_calls or (MODEL_CALLS if any(own.get(name) for name in MODEL_VARIABLES) else 1)
-    agent = Worker("agent", ["agent", "--concurrency", str(steps)], own, cluster)
+    calls = model_calls or (MODEL_CALLS if any(own.get(name) for name in MODEL_VARIABLES) else 0)
+    agent = Worker("agent", ["agent", "--concurrency", str(calls + 1)], own, cluster)
     workers: list[Scheduler | Worker] = [Scheduler(settings, cluster), agent]
     if not gpus:
         workers.append(Worker("gpu-cpu", ["gpu", "--target", "cpu"], gpu_sees, cluster))

@@ -20,7 +20,7 @@ from cupilot.storage.db.tables.people import Team
 from cupilot.storage.db.tables.queue import Outbox, Step, WorkerRow
 from cupilot.storage.people.teams import ensure_team
 from cupilot.storage.queue.cluster import cluster_overview, forget_worker, register_worker
-from cupilot.storage.queue.steps import add_step, claim_step
+from cupilot.storage.queue.steps import AGENTS_QUEUE, MODELS_QUEUE, add_step, claim_step
 from tests.service.doubles import device, strategy
 from tests.service.rig import Message, Rig
 from workers.dispatcher import note_missing, request_index
@@ -327,3 +327,28 @@ def test_more_agent_slots_take_more_steps(database: Database, settings: Settings
     job_id = rig.submit()
     rig.run_until(job_id, "c0/translate/0")
     assert sum(step.dispatched_at is not None for step in rig.steps(job_id) if step.kind is StepKind.TRANSLATE) == 4
+
+
+def test_slow_models_leave_a_slot_to_templates(rig: Rig) -> None:
+    def wait_in(job_id: uuid.UUID, queue: str) -> None:
+        with rig.database.transaction() as session:
+            session.execute(update(Step).where(Step.job_id == job_id).values(queue=queue))
+
+    with rig.database.transaction() as session:
+        both = [AGENTS_QUEUE, MODELS_QUEUE]
+        session.execute(update(WorkerRow).where(WorkerRow.name == "agent-1").values(queues=both, slots=3))
+    for _ in range(4):
+        wait_in(rig.submit(), MODELS_QUEUE)
+    sent = [message[2] for message in rig.publish()]
+    assert sent == [MODELS_QUEUE, MODELS_QUEUE], "two of three slots, and none waits at the worker for the third"
+    wait_in(rig.submit(), AGENTS_QUEUE)
+    assert [message[2] for message in rig.publish()] == [AGENTS_QUEUE]
+
+
+def test_a_worker_with_one_slot_asks_models_too(rig: Rig) -> None:
+    job_id = rig.submit()
+    with rig.database.transaction() as session:
+        both = [AGENTS_QUEUE, MODELS_QUEUE]
+        session.execute(update(WorkerRow).where(WorkerRow.name == "agent-1").values(queues=both, slots=1))
+        session.execute(update(Step).where(Step.job_id == job_id).values(queue=MODELS_QUEUE))
+    assert [message[2] for message in rig.publish()] == [MODELS_QUEUE]

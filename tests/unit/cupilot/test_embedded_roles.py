@@ -27,10 +27,10 @@ def test_an_agent_worker_that_calls_models_does_several_steps_at_a_time(
     for name in MODEL_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     assert agent_command(tmp_path, None)[-2:] == ["--concurrency", "1"]
-    assert agent_command(tmp_path, 3)[-2:] == ["--concurrency", "3"]
+    assert agent_command(tmp_path, 3)[-2:] == ["--concurrency", "4"], "one more, for what asks no model"
     monkeypatch.setenv("CUPILOT_LLM_MODEL", "openai/some")
-    assert agent_command(tmp_path, None)[-2:] == ["--concurrency", "8"]
-    assert agent_command(tmp_path, 3)[-2:] == ["--concurrency", "3"]
+    assert agent_command(tmp_path, None)[-2:] == ["--concurrency", "9"]
+    assert agent_command(tmp_path, 3)[-2:] == ["--concurrency", "4"]
 
 
 @pytest.mark.parametrize("options", [Options(), Options(Target.CPU, 4)])
