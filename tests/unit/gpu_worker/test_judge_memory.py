@@ -1,0 +1,154 @@
+"""The judge's memory: what it holds of problems that nearly fill a device."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from cupilot.domain.evaluation import LACKS_MEMORY, FailureKind
+from cupilot.domain.problem import NumericsPolicy
+from gpu_worker.judge import admission, copies, laws, main
+from gpu_worker.judge.admission import Admission, admit
+from gpu_worker.judge.baseline_link import BaselineLink
+from gpu_worker.judge.cases import Cases
+from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.targets.cpu_judge import CpuJudgeDevice
+from tests.unit.gpu_worker.served import Served
+
+SOURCE = """
+import torch
+import torch.nn as nn
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.softplus(x)
+def get_inputs():
+    return [torch.rand(2048, 2048)]
+def get_init_inputs():
+    return []
+"""
+TENSOR_BYTES = 2048 * 2048 * 4
+LIMIT_TENSORS = 9
+
+
+@pytest.fixture
+def served() -> Served:
+    return Served(SOURCE, NumericsPolicy.FP32, CpuJudgeDevice(threads=1, cache_bytes=2**18, memory_bytes=2**28))
+
+
+def cases_of(served: Served, tensors: int) -> Cases:
+    """Cases within a budget of so many inputs."""
+    return Cases(served.link, served.facts.tensors, tensors * TENSOR_BYTES)
+
+
+class Device(TorchDispatchMode):
+    """Holds so many bytes of this thread's tensors, and raises what PyTorch does where they become more."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._limit = limit
+        self._seen: set[int] = set()
+        self._now = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self._see(tensor.untyped_storage())
+        return result
+
+    def _see(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self._seen:
+            self._seen.add(key)
+            self._now += size
+            weakref.finalize(storage, self._drop, key, size)
+            if self._now > self._limit:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def _drop(self, key: int, size: int) -> None:
+        self._seen.discard(key)
+        self._now -= size
+
+
+def test_a_problem_that_nearly_fills_the_device_is_admitted(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the judge may hold of one with 6 GiB of inputs on a card of 80 GiB, beside the reference's process."""
+    monkeypatch.setattr(copies, "EXACT_ELEMENTS", 2**20)
+    with Device(LIMIT_TENSORS * TENSOR_BYTES):
+        admitted = admission_of(served, cases_of(served, 2))
+    assert [item.law for item in admitted.laws] == [laws.OWN, *laws.LAWS, laws.PERTURBED]
+
+
+def test_the_perturbed_case_is_kept_in_the_place_of_its_own(served: Served) -> None:
+    cases = cases_of(served, 2)
+    assert cases.perturb(1e-4)
+    cases.get(laws.OWN)
+    cases.get(laws.PERTURBED)
+    assert cases.held() <= 3 * TENSOR_BYTES
+
+
+def test_a_case_of_other_tensors_makes_room_for_itself(served: Served) -> None:
+    cases = cases_of(served, 2)
+    given = cases.get(laws.OWN).given
+    cases.expect(laws.OWN, given)
+    assert cases.held() == 0
+
+
+def test_the_slots_that_pytorch_was_timed_on_are_given_back_by_both(served: Served) -> None:
+    pytorch = BaselineLink(served.link, served.facts.tensors)
+    pytorch.use(1)
+    assert "slots" in served.server._memory
+    pytorch.release()
+    assert "slots" not in served.server._memory
+    pytorch.use(2)
+    pytorch.fill(1, served.link.draw(7))
+    assert pytorch.block("eager", [1]) is not None
+    pytorch.close()
+
+
+def admission_of(served: Served, cases: Cases) -> Admission:
+    return admit(served.link, cases, served.facts.tensors, NumericsPolicy.FP32)
+
+
+def running_out(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the law of signs find no memory so often."""
+    tried: Callable[..., Any] = admission._try_law
+    left = [times]
+
+    def try_law(law: str, subject: Any, **terms: Any) -> Any:
+        if law == "signed" and left[0]:
+            left[0] -= 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return tried(law, subject, **terms)
+
+    monkeypatch.setattr(admission, "_try_law", try_law)
+
+
+def test_a_law_is_tried_again_without_what_is_kept_for_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    running_out(1, monkeypatch)
+    assert "signed" in [item.law for item in admission_of(served, cases_of(served, 64)).laws]
+
+
+def test_a_law_without_memory_is_left_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    running_out(2, monkeypatch)
+    admitted = admission_of(served, cases_of(served, 64))
+    assert "signed" not in [item.law for item in admitted.laws]
+    assert "law signed left out: there is too little memory for it" in admitted.notes
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
+def test_a_judge_that_lacks_memory_says_so_by_code(error: Exception) -> None:
+    failure = main._too_large(error, judging=True)
+    assert (failure.kind, failure.details["code"]) == (FailureKind.INFRASTRUCTURE, LACKS_MEMORY)
+    assert main._too_large(error, judging=False).kind is FailureKind.OUT_OF_MEMORY
+
+
+def test_a_reference_that_lacks_memory_is_the_judges_lack() -> None:
+    short = UnusableReference("forward failed: CUDA out of memory", FailureKind.OUT_OF_MEMORY)
+    assert main._unusable(short, judging=True).details["code"] == LACKS_MEMORY
+    assert main._unusable(UnusableReference("no answer"), judging=True).details == {}
