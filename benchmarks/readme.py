@@ -154,7 +154,8 @@ def _champions_table() -> Iterator[str]:
     for champion in shown:
         fastest, eager = _fastest(champion), champion.evaluation.comparison()
         assert eager is not None
-        share = champion.preparation.placement.floor_share(eager.kernel_us.median)
+        placement = champion.evaluation.placement or champion.preparation.placement  # on the card that measured it
+        share = placement.floor_share(eager.kernel_us.median)
         card = champion.device.removeprefix("NVIDIA ")
         cells = [champion.problem, champion.policy.value, card, champion.author, factor(eager.speedup)]
         cells += [_name(fastest.baseline), f"{fastest.speedup.median:.2f}x", f"{share:.0%}", str(champion.generation)]

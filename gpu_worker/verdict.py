@@ -81,7 +81,7 @@ def conclude(
     """
     facts, eager = subject.preparation.facts, results.eager
     peaks = peaks or subject.preparation.peaks
-    stated = stated_peaks(subject.preparation.environment.device.name)
+    stated = stated_peaks(target.device.name)
     placement = place(facts, peaks, stated)
     if eager is not None and below_floor(eager, placement):
         peaks = remeasure()

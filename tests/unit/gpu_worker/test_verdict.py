@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from cupilot.domain.data_sheets import stated_peaks
 from cupilot.domain.evaluation import BuildReport, Comparison, Evaluation, Failure, FailureKind, LawResult, Verdict
 from cupilot.domain.hardware import Peaks
+from cupilot.domain.roofline import place
 from gpu_worker.build import Build, BuiltKernel
 from gpu_worker.imported import NO_PLAN
 from gpu_worker.messages.judge import Judged, TimingResult, VerificationResult
@@ -90,6 +92,16 @@ def test_a_floor_that_was_measured_too_high_accuses_nobody() -> None:
     assert result.verdict is Verdict.AUDITED
     assert result.placement is not None
     assert result.placement.floor_us == pytest.approx(FLOOR_US / 3)
+
+
+def test_a_card_is_measured_by_its_own_data_sheet() -> None:
+    """Jobs are prepared on one card and measured on others of the same architecture."""
+    host = CpuHost()
+    host.device = host.device.model_copy(update={"name": "NVIDIA H200"})
+    placement = conclude(SUBJECT, StageResults(BUILT, judged=PASSED), host, not_asked).placement
+    assert placement is not None
+    facts, peaks = SUBJECT.preparation.facts, SUBJECT.preparation.peaks
+    assert placement.stated == place(facts, peaks, stated_peaks("NVIDIA H200")).stated
 
 
 def test_peaks_that_were_seen_since_the_preparation_count() -> None:
