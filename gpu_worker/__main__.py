@@ -167,8 +167,9 @@ The table at the end is Markdown, to be pasted into a pull request.
 
 Failures have codes in failure.details.code: no_model_new, import_failed, constructor_arguments, constructor_failed,
 parameters_differ, compile_error, forward_failed, wrong_output_count, wrong_output_type, wrong_shape, wrong_dtype,
-wrong_device, result_reused, out_of_memory, no_ninja, not_installed, not_portable; of extensions also no_function,
-no_such_function, several_functions, arguments_do_not_fit."""
+wrong_device, result_reused, out_of_memory, no_ninja, not_installed, not_portable; lacks_memory where the judge itself
+has too little for the problem; of extensions also no_function, no_such_function, several_functions,
+arguments_do_not_fit."""
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -128,6 +128,7 @@ def _slots(workers: Sequence[WorkerRow]) -> dict[str, int]:
 
 
 def _slots_for(worker: WorkerRow, queue: str) -> int:
+    """Return a worker's slots for a queue: all, but for one that what models are asked leaves to templates."""
     left_to_templates = queue == MODELS_QUEUE and AGENTS_QUEUE in worker.queues and worker.slots > 1
     return worker.slots - left_to_templates
 

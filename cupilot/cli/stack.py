@@ -28,7 +28,7 @@ def up(
     ] = "auto",
     model_calls: Annotated[
         int | None,
-        typer.Option("--model-calls", metavar="N", min=1, max=32, help="Model calls at a time [8; 1 without a model]."),
+        typer.Option("--model-calls", metavar="N", min=1, max=32, help="Model calls at a time [8]."),
     ] = None,
     data: Data = None,
     as_json: Json = False,

@@ -123,7 +123,7 @@ class Comparer:
             raise KernelFailed(failure.kind, message, **(failure.details | {"law": "timed", "drawn": law})) from failure
 
     def _case_of(self, slot: int, law: str) -> Case:
-        self._cases.make_room()
+        self._cases.make_room()  # for the copies
         return self._cases.expect(law, [tensor.clone() for tensor in self._slots.given(slot)])
 
     def _exact_error(self, slot: int, case: Case) -> float:

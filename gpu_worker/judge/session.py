@@ -144,7 +144,7 @@ class Session:
         """Made when something is timed: while a problem is admitted, its memory is needed for the oracle."""
         seeds = [secrets.randbits(40) for _ in range(self._draws)]
         fillings = Fillings(self._reference, self._specs, seeds, lambda: self._cases.step)
-        self._reference.release_memory()
+        self._reference.release_memory()  # as large as a draw
         return fillings
 
     @property

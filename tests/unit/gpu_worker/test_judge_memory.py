@@ -34,6 +34,7 @@ def get_init_inputs():
 """
 TENSOR_BYTES = 2048 * 2048 * 4
 LIMIT_TENSORS = 9
+"""Share of the judge, of the 13 tensors of 6 GiB that a card of 80 GiB holds."""
 
 
 @pytest.fixture
@@ -77,7 +78,6 @@ class Device(TorchDispatchMode):
 
 
 def test_a_problem_that_nearly_fills_the_device_is_admitted(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the judge may hold of one with 6 GiB of inputs on a card of 80 GiB, beside the reference's process."""
     monkeypatch.setattr(copies, "EXACT_ELEMENTS", 2**20)
     with Device(LIMIT_TENSORS * TENSOR_BYTES):
         admitted = admission_of(served, cases_of(served, 2))
