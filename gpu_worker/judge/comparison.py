@@ -26,6 +26,7 @@ from gpu_worker.judge.diagnosis import wrong_output
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.runner_link import KernelFailed
 from gpu_worker.judge.slots import Slots
+from gpu_worker.judge.structure import nonzeros
 from gpu_worker.judge.windows import windows_of
 
 PYTORCH_FACTOR = 1.25
@@ -163,7 +164,7 @@ class Comparer:
 
     def _check_written(self, slot: int, index: int, case: Case) -> None:
         """Poison is a NaN: where one is expected, an element that was never written looks right."""
-        missing = int(self._slots.unwritten(slot, index).sum())
+        missing = nonzeros(self._slots.unwritten(slot, index))
         if missing:
             name = self._outputs[index].name
             message = f"{missing} elements of {name} were never written, where NaN is expected"

@@ -43,6 +43,9 @@ LIMITS = {"trace": MAX_MESSAGE_BYTES, "describe": 2**20}
 LEAST_BYTES = 2**20
 """Of the memory for tensors in either direction."""
 
+KEPT_SHARE = 1 / 32
+"""Of the device's memory: what is handed over in more than that is released after each answer."""
+
 _A = TypeVar("_A", bound=messages.Answer)
 _T = TypeVar("_T")
 
@@ -202,9 +205,13 @@ class ReferenceLink:
 
     def release_memory(self) -> None:
         """Release the memory that tensors were handed over in; the next ones get other memory."""
-        if self._arenas:
-            self._accepted(self._exchange(messages.Detach(uses=list(self._arenas)).as_json()), messages.Answer)
-        self._drop_arenas()
+        self._release(list(self._arenas))
+
+    def _release(self, uses: Sequence[messages.Use]) -> None:
+        if uses:
+            self._accepted(self._exchange(messages.Detach(uses=list(uses)).as_json()), messages.Answer)
+        for use in uses:
+            self._arenas.pop(use).close()
 
     def close(self) -> None:
         """Hang up, which ends the process."""
@@ -250,7 +257,7 @@ class ReferenceLink:
             return earlier
         if earlier is not None:
             self._arenas.pop(use).close()
-        self._arenas[use] = arena = self.device.allocate(max(needed, LEAST_BYTES))
+        self._arenas[use] = arena = self._allocated(max(needed, LEAST_BYTES))
         question = messages.Attach(use=use, handle=arena.handle)
         try:
             self._accepted(self._exchange(question.as_json(), arena.descriptors), messages.Answer)
@@ -258,6 +265,14 @@ class ReferenceLink:
             self._arenas.pop(use).close()
             raise
         return arena
+
+    def _allocated(self, size: int) -> Arena:
+        """Allocate memory, again after the other process has given back what it can spare."""
+        try:
+            return self.device.allocate(size)
+        except torch.OutOfMemoryError:
+            self._accepted(self._exchange(messages.Detach(uses=[]).as_json()), messages.Answer)
+        return self.device.allocate(size)
 
     def _layouts(self, answer: messages.Tensors) -> list[TensorLayout]:
         """Return the layouts of the tensors that an answer brings, before any of them is read."""
@@ -273,7 +288,10 @@ class ReferenceLink:
 
     def _tensors(self, answer: messages.Tensors) -> list[torch.Tensor]:
         layouts, memory = self._answered(answer)
-        return [layout.copy(memory, place) for layout, place in zip(layouts, places(layouts)[0], strict=True)]
+        copies = [layout.copy(memory, place) for layout, place in zip(layouts, places(layouts)[0], strict=True)]
+        kept = KEPT_SHARE * self.device.memory_bytes
+        self._release([use for use, arena in self._arenas.items() if arena.bytes.numel() > kept])
+        return copies
 
     def _counted(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         if len(outputs) != sum(spec.role is Role.OUTPUT for spec in self._specs):

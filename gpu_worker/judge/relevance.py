@@ -20,7 +20,7 @@ from gpu_worker.judge.counting import bytes_read
 from gpu_worker.judge.deviation import Expected, largest, unit_of
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
-from gpu_worker.judge.structure import like
+from gpu_worker.judge.structure import like, nonzeros
 
 LOOK_SECONDS = 1.0
 """For what no graph claims. What one claims is tried whatever it takes: three forward passes a tensor."""
@@ -133,8 +133,8 @@ def _irrelevant(trial: _Trial, places: Sequence[int]) -> Iterator[tuple[str, str
             continue
         words, part = " and ".join(words for words, _ in still), torch.stack([part for _, part in still]).any(0)
         if len(still) > 1 and trial.moves(place, part):
-            words, part = max(still, key=lambda words_and_part: int(words_and_part[1].sum()))
-        yield trial.specs[place].name, words, int(part.sum()) * tensor.element_size()
+            words, part = max(still, key=lambda words_and_part: nonzeros(words_and_part[1]))
+        yield trial.specs[place].name, words, nonzeros(part) * tensor.element_size()
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

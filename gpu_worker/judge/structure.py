@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from cupilot.domain.problem import Role, TensorSpec
+from gpu_worker.judge.deviation import stretches
 
 STRUCTURAL_ZEROS = 0.1
 """More zeros than this share cannot be chance in floating-point draws."""
@@ -37,7 +38,12 @@ class Structure:
 
 def zero_share(tensor: torch.Tensor) -> float:
     """Share of elements that are zero."""
-    return 1.0 - int(tensor.count_nonzero()) / tensor.numel()
+    return 1.0 - nonzeros(tensor) / tensor.numel()
+
+
+def nonzeros(tensor: torch.Tensor) -> int:
+    """Number of elements that are not zero; counted in parts, since a GPU makes an int64 of each to count it."""
+    return sum(int(part.count_nonzero()) for part in stretches(tensor))
 
 
 def zero_shares(specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor]) -> dict[str, float]:

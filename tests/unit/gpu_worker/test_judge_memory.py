@@ -13,11 +13,13 @@ from torch.utils._pytree import tree_leaves
 
 from cupilot.domain.evaluation import LACKS_MEMORY, FailureKind
 from cupilot.domain.problem import NumericsPolicy
-from gpu_worker.judge import admission, copies, laws, main
+from gpu_worker.judge import admission, copies, deviation, laws, main, reference_link
 from gpu_worker.judge.admission import Admission, admit
 from gpu_worker.judge.baseline_link import BaselineLink
 from gpu_worker.judge.cases import Cases
 from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.judge.structure import nonzeros
+from gpu_worker.targets.base import Arena
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 from tests.unit.gpu_worker.served import Served
 
@@ -109,6 +111,54 @@ def test_the_slots_that_pytorch_was_timed_on_are_given_back_by_both(served: Serv
     pytorch.fill(1, served.link.draw(7))
     assert pytorch.block("eager", [1]) is not None
     pytorch.close()
+
+
+def test_large_tensors_that_were_handed_over_leave_no_memory_behind(served: Served) -> None:
+    drawn = served.link.draw(7)
+    assert not served.link._arenas
+    assert not served.server._memory
+    served.link.run(drawn)
+    assert not served.link._arenas
+    assert not served.server._memory
+
+
+def test_memory_for_small_tensors_is_kept(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference_link, "KEPT_SHARE", 1.0)
+    served.link.run(served.link.draw(7))
+    assert set(served.link._arenas) == set(served.server._memory) == {"given", "results"}
+
+
+def test_memory_to_share_is_asked_for_again_once_the_other_process_has_given_back(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[bool] = []
+    allocate = served.link.device.allocate
+
+    def short(size: int) -> Arena:
+        if not released:
+            raise torch.OutOfMemoryError("CUDA out of memory: no room to share")
+        return allocate(size)
+
+    monkeypatch.setattr(served.link.device, "allocate", short)
+    monkeypatch.setattr(served.server._device, "release_unused", lambda: released.append(True))
+    assert served.link.draw(7)[0].numel() == 2048 * 2048
+    assert released
+
+
+def test_elements_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(deviation.CHUNK_ELEMENTS, "cpu", 1000)
+    largest = 0
+
+    class Counted(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal largest
+            if "count_nonzero" in str(func):
+                largest = max(largest, args[0].numel())
+            return func(*args, **(kwargs or {}))
+
+    with Counted():  # type: ignore[no-untyped-call]
+        assert nonzeros(torch.arange(70 * 70).view(70, 70).mT % 7) == 4200
+    assert largest == 1000
 
 
 def admission_of(served: Served, cases: Cases) -> Admission:
