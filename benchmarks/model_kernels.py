@@ -1,4 +1,4 @@
-"""Judge kernels that a model has written: ``python -m benchmarks.model_kernels FOLDER --out RECORD.json``.
+"""Judge kernels that are there already: ``python -m benchmarks.model_kernels FOLDER --out RECORD.json``.
 
 FOLDER holds one folder a kernel, ``PROBLEM.NAME`` (a child of a crossover is called ``child``), each with a
 ``kernel.cu``, ``plan.json`` and ``strategy.json``. Every kernel of a built-in problem at full size is evaluated; the
@@ -36,14 +36,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--work-dir", type=Path, default=Path(".cupilot/model-kernels"), help="builds and peaks")
     parser.add_argument("--problem", nargs="*", help="only these")
     parser.add_argument("--policy", choices=[policy.value for policy in NumericsPolicy], default="fp32")
+    parser.add_argument("--author", choices=["model", "playbook"], default="model", help="who wrote them")
+    parser.add_argument("--device", help="GPU UUID or index")
     options = parser.parse_args(arguments)
     record: dict[str, Any] = {**records.stamp(), "commit": code_version(), "jobs": []}
-    with Evaluator(Target.CUDA, options.work_dir) as evaluator:
+    with Evaluator(Target.CUDA, options.work_dir, device=options.device) as evaluator:
         for name, folders in _by_problem(options.folder).items():
             if options.problem and name not in options.problem:
                 continue
             job = _judge(evaluator, _problem(name, options.policy), folders, options.out.with_suffix(""))
-            record["jobs"].append(job)
+            record["jobs"].append(job | {"author": options.author})
             records.write(options.out, record)
     reproduced = [job.get("winner", {}).get("evaluation", {}).get("verdict") == "reproduced" for job in record["jobs"]]
     return 0 if reproduced and all(reproduced) else 1
@@ -70,7 +72,6 @@ def _judge(evaluator: Evaluator, problem: Problem, folders: list[Path], winners:
         "problem_hash": problem.content_hash(),
         "target": "cuda",
         "policy": problem.policy.value,
-        "author": "model",
         "stop": "generations",
         "failure": answer.failure.model_dump(mode="json") if answer.failure else None,
         "candidates": [],

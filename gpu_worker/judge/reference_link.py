@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -257,7 +258,8 @@ class ReferenceLink:
             return earlier
         if earlier is not None:
             self._arenas.pop(use).close()
-        self._arenas[use] = arena = self._allocated(max(needed, LEAST_BYTES))
+        size = max(needed, LEAST_BYTES)
+        self._arenas[use] = arena = self._with_room(lambda: self.device.allocate(size))
         question = messages.Attach(use=use, handle=arena.handle)
         try:
             self._accepted(self._exchange(question.as_json(), arena.descriptors), messages.Answer)
@@ -266,13 +268,14 @@ class ReferenceLink:
             raise
         return arena
 
-    def _allocated(self, size: int) -> Arena:
-        """Allocate memory, again after the other process has given back what it can spare."""
+    def _with_room(self, take: Callable[[], _T]) -> _T:
+        """Take memory, again after the other process has given back what it can spare."""
         try:
-            return self.device.allocate(size)
+            return take()
         except torch.OutOfMemoryError:
-            self._accepted(self._exchange(messages.Detach(uses=[]).as_json()), messages.Answer)
-        return self.device.allocate(size)
+            pass  # outside of this block nothing holds on to what was taken before it failed
+        self._accepted(self._exchange(messages.Detach(uses=[]).as_json()), messages.Answer)
+        return take()
 
     def _layouts(self, answer: messages.Tensors) -> list[TensorLayout]:
         """Return the layouts of the tensors that an answer brings, before any of them is read."""
@@ -288,7 +291,8 @@ class ReferenceLink:
 
     def _tensors(self, answer: messages.Tensors) -> list[torch.Tensor]:
         layouts, memory = self._answered(answer)
-        copies = [layout.copy(memory, place) for layout, place in zip(layouts, places(layouts)[0], strict=True)]
+        at = zip(layouts, places(layouts)[0], strict=True)
+        copies = [self._with_room(partial(layout.copy, memory, place)) for layout, place in at]
         kept = KEPT_SHARE * self.device.memory_bytes
         self._release([use for use, arena in self._arenas.items() if arena.bytes.numel() > kept])
         return copies

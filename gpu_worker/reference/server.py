@@ -33,6 +33,9 @@ COMPILING_CALLS = 2
 _LARGE = (messages.Draw, messages.Run, messages.RunExact, messages.RunSelecting, messages.Reads)
 """Questions that take much memory once. What timed calls use stays in PyTorch's pool, as in a user's program."""
 
+_ROOM_AFTER = (*_LARGE, messages.Attach)
+"""After these, memory is left to the judge: results wait for memory that is attached for them."""
+
 Caller = Callable[[Sequence[torch.Tensor]], Callable[[], Any]]
 
 
@@ -84,10 +87,9 @@ class ReferenceServer:
         return failed.as_json()
 
     def _answered(self, question: messages.AnyQuestion, descriptors: Sequence[int]) -> Answer:
-        if isinstance(question, messages.Attach):
-            return self._attach(question, descriptors)
-        answer = self._reply(question)
-        if isinstance(question, _LARGE) and self._device.is_nearly_full():
+        is_attach = isinstance(question, messages.Attach)
+        answer = self._attach(question, descriptors) if is_attach else self._reply(question)
+        if isinstance(question, _ROOM_AFTER) and self._device.is_nearly_full():
             self._device.release_unused()
         return answer
 
