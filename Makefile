@@ -40,9 +40,11 @@ doctor: $(INSTALLED) ## say what this machine has and lacks
 
 # In a fixed order, so that a run can be repeated. Plain pytest shuffles, to show what leans on what. Two at a time,
 # since tests wait for processes half of their time; each has servers of its own, and a file's tests stay together for
-# what they share. TESTS_AT_ONCE=0: one after the other, in this process.
+# what they share. TESTS_AT_ONCE=0: one after the other, in this process. A process that crashes ends the run: in the place
+# of one that crashed, pytest-xdist begins the same file again and again, and then waits for ever.
 TESTS_AT_ONCE := 2
-PYTEST := $(PYTHON) -m pytest -q -rfE -p no:randomly -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
+PYTEST := $(PYTHON) -m pytest -q -rfE -p no:randomly -n $(TESTS_AT_ONCE) --max-worker-restart=0 \
+	--dist loadfile --no-loadscope-reorder
 test: $(INSTALLED) build/helm/DIGEST ## all tests that need no GPU
 	@$(PYTEST) -m "not gpu"
 
