@@ -14,7 +14,7 @@ import torch
 from cupilot.domain.evaluation import Baseline, Comparison, FailureKind
 from cupilot.domain.hardware import Span
 from cupilot.domain.problem import NumericsPolicy
-from gpu_worker.judge import laws
+from gpu_worker.judge import laws, reference_link
 from gpu_worker.judge.admission import PRECISIONS, Admission, admit, run_on_half
 from gpu_worker.judge.audit import Auditor
 from gpu_worker.judge.baseline_link import BaselineLink
@@ -611,6 +611,22 @@ def test_what_compiled_code_gets_wrong_is_not_the_kernels() -> None:
 )
 def test_waiting_is_told_from_a_false_clock(disagreements: list[tuple[float, float]], lies: bool) -> None:
     assert clock_lies(disagreements) is lies
+
+
+def test_pytorchs_answer_is_compared_before_anything_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next question takes the memory that the answer lies in: PyTorch's own error under a law, for example."""
+    monkeypatch.setattr(reference_link, "KEPT_SHARE", 0.0)
+    subject = Subject("torch.softmax(x, dim=1)")
+    bench = Bench(subject, softmax)
+
+    def error_of_another_answer(law: str) -> float:
+        subject.reference.run([torch.zeros_like(subject.cases.get(law).given[0])])
+        return 0.0
+
+    bounds = Bounds({laws.OWN: 1e-4}, error_of_another_answer, PRECISIONS[subject.policy])
+    monkeypatch.setattr(bench.comparer, "_bounds", bounds)
+    monkeypatch.setattr(bench.comparer, "_look_again", lambda _, law: pytest.fail(f"other values under {law}"))
+    assert bench.compare(Baseline.EAGER, 1e-3, QUICK).pairs >= MIN_PAIRS
 
 
 def test_the_slack_of_clocks_follows_the_waits_for_pytorch() -> None:
