@@ -87,8 +87,7 @@ class ReferenceServer:
         return failed.as_json()
 
     def _answered(self, question: messages.AnyQuestion, descriptors: Sequence[int]) -> Answer:
-        is_attach = isinstance(question, messages.Attach)
-        answer = self._attach(question, descriptors) if is_attach else self._reply(question)
+        answer = self._attach(question, descriptors) if isinstance(question, messages.Attach) else self._reply(question)
         if isinstance(question, _ROOM_AFTER) and self._device.is_nearly_full():
             self._device.release_unused()
         return answer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import records
+from benchmarks import records, study
 
 RECORDS = sorted(path for path in records.RESULTS.rglob("*.json") if not (path.parent / "kernel.cu").exists())
 """A folder with a kernel holds the kernel's strategy and plan beside it."""
@@ -23,8 +23,8 @@ def test_a_record_is_small_and_names_its_command_and_commit(path: Path) -> None:
     assert "machine" in record or any("environment" in job for job in record["jobs"]) or record["alone"]["cards"]
 
 
-def test_only_records_and_kernels_are_kept() -> None:
-    kept = {path.suffix for path in records.RESULTS.rglob("*") if path.is_file()}
+def test_only_records_kernels_and_answers_of_the_study_are_kept() -> None:
+    kept = {path.suffix for path in records.RESULTS.rglob("*") if path.is_file() and path != study.ARCHIVE}
     assert kept == {".json", ".cu", ".cpp"}
 
 
