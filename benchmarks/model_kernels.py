@@ -1,4 +1,4 @@
-"""Judge kernels that are there already: ``python -m benchmarks.model_kernels FOLDER --out RECORD.json``.
+"""Judge kernels from files: ``python -m benchmarks.model_kernels FOLDER --out RECORD.json``.
 
 FOLDER holds one folder a kernel, ``PROBLEM.NAME`` (a child of a crossover is called ``child``), each with a
 ``kernel.cu``, ``plan.json`` and ``strategy.json``. Every kernel of a built-in problem at full size is evaluated; the

@@ -2,7 +2,7 @@
 
 The matrix is ``benchmarks/study.toml``: run it with ``cupilot experiment run`` on a service that has a model. Writes
 ``benchmarks/results/study_cpu.json``, the report as the service gives it, and beside it an archive of the prompts and
-the answers: of each a file ``asked/KEY`` and ``answered/KEY.txt`` in ``--prompts``.
+the answers, which ``--prompts`` holds as files ``asked/KEY`` and ``answered/KEY.txt``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--server", help="URL of a service; else the data folder's stack")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--prompts", type=Path, required=True, help="folder with asked/KEY and answered/KEY.txt")
+    parser.add_argument("--commit", default=records.commit(), help="that the service ran; by default this checkout's")
     options = parser.parse_args(arguments)
     with Client(options.server, data=options.data) as client:
         report = client.experiment_report(options.experiment)
     answers = _archive(options.prompts)
     stamp = records.stamp() | {
         "command": f"cupilot experiment run {MATRIX}",
+        "commit": options.commit,
         "begun": report.experiment.created_at.isoformat(timespec="seconds"),
         "model": "a large language model behind an OpenAI-compatible endpoint",
     }

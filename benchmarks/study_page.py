@@ -38,7 +38,7 @@ in fresh processes; speedups are those.
 """
 
 _ARMS = """
-| arm | jobs with a kernel | mean over eager | over 2x | candidates that count | tokens in, out | device seconds |
+| arm | jobs with a kernel | geometric mean | over 2x | candidates that count | tokens in, out | device seconds |
 |---|---|---|---|---|---|---|
 """
 
@@ -57,7 +57,7 @@ _TAIL = """
 
 ## What it shows
 
-- **No difference between the arms.** Either ratio's interval holds 1. Whether crossing strategies is worth 1.15 over
+- **No difference between the arms.** Both intervals contain 1. Whether crossing strategies is worth 1.15 over
   best of n, which is a goal of this project, is neither shown nor excluded.
 - **The child was the best of its job** in {children} jobs with crossover. With three parents and one child there is
   little to cross.

@@ -45,7 +45,7 @@ LEAST_BYTES = 2**20
 """Of the memory for tensors in either direction."""
 
 KEPT_SHARE = 1 / 32
-"""Of the device's memory: what is handed over in more than that is released after each answer."""
+"""Of the device's memory: memory for larger tensors is released after each answer."""
 
 _A = TypeVar("_A", bound=messages.Answer)
 _T = TypeVar("_T")

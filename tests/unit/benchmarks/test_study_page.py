@@ -1,4 +1,4 @@
-"""The study's page says what its record holds, and the archive beside it holds every kernel that was answered."""
+"""The study's page says what its record holds, and the archive beside it holds every answer."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ def test_the_archive_is_the_recorded_one_and_has_an_answer_to_each_prompt() -> N
     keys = {name.partition("/")[0] for name in names}
     assert len(keys) == record["answers"]
     assert set(names) == {f"{key}/{part}.txt" for key in keys for part in ("prompt", "answer")}
+
+
+def test_what_the_page_says_in_words_is_so() -> None:
+    report = records.read("study_cpu")["report"]
+    assert {row["claim"] for row in report["comparisons"]} == {"no difference shown"}
+    assert all(row["valid"] == row["judged"] for row in report["outcomes"])
+    assert {arm["method"].get("alignment", False) for arm in report["experiment"]["arms"]} == {False}
 
 
 def test_every_job_of_the_study_ended() -> None:
