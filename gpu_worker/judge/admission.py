@@ -1,24 +1,18 @@
-"""Admits a problem before any kernel is written for it: laws, tolerances, and proof that null kernels fail.
-
-A tolerance is a multiple of the larger of two measured errors: PyTorch's own under the policy, and what one unit of
-rounding in the inputs does to the exact result (its conditioning). It is then tightened until the next lower precision
-fails.
-"""
+"""Admits a problem before any kernel is written for it: laws, tolerances, and proof that null kernels fail."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from cupilot.domain.problem import DType, NumericsPolicy, Role, TensorSpec
+from cupilot.domain.problem import NumericsPolicy, Role, TensorSpec
 from gpu_worker.judge import exactness, laws
 from gpu_worker.judge.cases import Case, Cases, finite, usable_error
 from gpu_worker.judge.deviation import (
-    MIN_SPREAD_ELEMENTS,
     Expected,
     disagreement,
     flat,
@@ -30,49 +24,10 @@ from gpu_worker.judge.deviation import (
 from gpu_worker.judge.dtypes import TORCH_DTYPES
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
-
-LEAST_ERROR = 16 * 2.0**-24
-"""Least error assumed of PyTorch. If it errs less, it was lucky, as happens with an output of one number. Honest sums
-of half a million squares, row after row, were seen to err by up to 20 units of 2^-24; :data:`TIGHTEST_FACTOR` times
-this are 64."""
-
-
-@dataclass(frozen=True)
-class Precision:
-    """Constants of a numerics policy."""
-
-    factor: float
-    """Multiple of PyTorch's own error that a kernel may err by: naive summation of 1000 terms errs 5 to 10 times more
-    than PyTorch's blocked summation (measured), and is still honest float32."""
-    floor: float
-    """Smallest tolerance; polynomial exp and erf of a few units in the last place need it."""
-    unit: float
-    """Relative size of one rounding of an input."""
-    lower_bits: int
-    """Mantissa bits of the next lower precision: TF32, bf16, fp8 (e4m3)."""
-    least: float = LEAST_ERROR
-
-
-PRECISIONS = {
-    NumericsPolicy.FP32: Precision(factor=32.0, floor=1e-4, unit=2.0**-24, lower_bits=10),
-    NumericsPolicy.TF32: Precision(factor=8.0, floor=5e-4, unit=2.0**-12, lower_bits=7),
-    NumericsPolicy.HALF: Precision(factor=4.0, floor=4e-3, unit=2.0**-9, lower_bits=3),
-}
+from gpu_worker.judge.tolerance import Precision, calibrate, precision_of
 
 CLEAR_OF_OVERFLOW = 2.0**-4
 """Share of the largest number of a type up to which outputs may come."""
-
-TIGHTEST_FACTOR = 4.0
-"""Below this multiple of PyTorch's own error a tolerance would reject honest kernels; lower precision then passes."""
-
-_BY_DTYPE = {
-    DType.FLOAT16: replace(PRECISIONS[NumericsPolicy.TF32], least=2.0**-12),
-    DType.BFLOAT16: replace(PRECISIONS[NumericsPolicy.HALF], least=2.0**-9),
-}
-"""Outputs of these are rounded to as few bits whatever the policy: 32 such roundings would hide a lower precision."""
-
-_DOUBLE = Precision(factor=32.0, floor=1e-10, unit=2.0**-53, lower_bits=23, least=1e-12)
-"""Of float64 throughout. The exact answer is no more exact; what float32 leaves, 6e-8 and more, is far above."""
 
 LOWER_PRECISION = "lower_precision"
 
@@ -98,18 +53,6 @@ class Admission:
     nulls: dict[str, bool]
     """Null kernel: whether some law rejects it."""
     notes: tuple[str, ...]
-
-
-def precision_of(policy: NumericsPolicy, specs: Sequence[TensorSpec]) -> Precision:
-    """Return the precision of kernels: the policy's, unless outputs have fewer bits, or all tensors have more."""
-    floating = [spec for spec in specs if spec.dtype.value.startswith(("float", "bfloat"))]
-    if floating and all(spec.dtype is DType.FLOAT64 for spec in floating):
-        return _DOUBLE
-    written = {spec.dtype for spec in floating if spec.role is Role.OUTPUT}
-    rounded = [_BY_DTYPE[dtype] for dtype in written if dtype in _BY_DTYPE]
-    if not rounded or len(rounded) < len(written):
-        return PRECISIONS[policy]
-    return max(PRECISIONS[policy], *rounded, key=lambda precision: precision.unit)
 
 
 def admit(reference: ReferenceLink, cases: Cases, specs: Sequence[TensorSpec], policy: NumericsPolicy) -> Admission:
@@ -140,6 +83,11 @@ def admit(reference: ReferenceLink, cases: Cases, specs: Sequence[TensorSpec], p
             notes.append(f"law {law} left out: {why}")
         else:
             kept.append(admitted)
+    notes += [
+        f"law {item.law}: {disagreement(item.reference_error)}; kernels are held to {item.tolerance:.2g}"
+        for item in kept
+        if item.law != laws.INTEGERS and not usable_error(item.reference_error)
+    ]
     nulls = _verdicts(kept, notes)
     passing = sorted(name for name, rejected in nulls.items() if not rejected)
     if passing:
@@ -232,12 +180,12 @@ def _try_law(law: str, subject: _Subject, *, exact_tolerance: float | None = Non
         return None, "the reference's output is the same everywhere"
     own = reference.run(case.given)
     error = largest(case.expected, own)
-    if exact_tolerance is None and not usable_error(error):
+    calibrated = (
+        calibrate(reference, case, error, subject.precision) if exact_tolerance is None else (exact_tolerance, None)
+    )
+    if calibrated is None:
         return None, disagreement(error)
-    if exact_tolerance is None:
-        tolerance, lower = calibrate(reference, case, error, subject.precision)
-    else:
-        tolerance, lower = exact_tolerance, None
+    tolerance, lower = calibrated
     nulls = null_outputs(case, own, previous)
     on_half = run_on_half(reference, subject.specs, case.given, own)
     if on_half is not None:
@@ -262,27 +210,6 @@ def _in_range(case: Case, specs: Sequence[TensorSpec]) -> bool:
         if item.values.is_floating_point()
     ]
     return all(laws.largest_magnitude(values) <= CLEAR_OF_OVERFLOW * end for values, end in floating)
-
-
-def calibrate(
-    reference: ReferenceLink, case: Case, reference_error: float, precision: Precision
-) -> tuple[float, float | None]:
-    """Return tolerance of a case, and the error of the next lower precision (None where precision plays no part)."""
-    if all(item.integral for item in case.expected):
-        return 0.0, None
-    nudged = reference.run_exact(case.given, rounded=True, nudge=precision.unit, seed=_other_seed())
-    conditioning = largest(case.expected, nudged)
-    del nudged  # as large as the rounded outputs that follow
-    inherent = max(reference_error, conditioning if usable_error(conditioning) else 0.0, precision.least)
-    lowered = [laws.round_mantissa(tensor, precision.lower_bits) for tensor in case.given]
-    lower = largest(case.expected, reference.run_exact(lowered, rounded=True))
-    del lowered
-    tolerance = precision.factor * inherent
-    if any(item.values.numel() >= MIN_SPREAD_ELEMENTS for item in case.expected):
-        tolerance = max(tolerance, precision.floor)  # one number is a sum, in which a polynomial's errors average out
-    if lower <= TIGHTEST_FACTOR * inherent:
-        return tolerance, None
-    return min(tolerance, max(lower / 2, TIGHTEST_FACTOR * inherent)), lower
 
 
 def run_on_half(

@@ -17,16 +17,16 @@ import torch
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Role, TensorSpec
 from gpu_worker.judge import laws
-from gpu_worker.judge.admission import Precision, calibrate
 from gpu_worker.judge.baseline_link import BaselineLink
 from gpu_worker.judge.blocks import Filling, refuse_change
-from gpu_worker.judge.cases import Case, Cases, usable_error
+from gpu_worker.judge.cases import Case, Cases
 from gpu_worker.judge.deviation import ABSOLUTE, Expected, deviation, largest, plain, unit_of
 from gpu_worker.judge.diagnosis import wrong_output
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.runner_link import KernelFailed
 from gpu_worker.judge.slots import Slots
 from gpu_worker.judge.structure import nonzeros
+from gpu_worker.judge.tolerance import Precision, calibrate
 from gpu_worker.judge.windows import windows_of
 
 PYTORCH_FACTOR = 1.25
@@ -95,10 +95,14 @@ class Comparer:
         refuse_change(self._slots.changed_since(slot, filling.digests[slot]), filling.laws[slot])
 
     def _agrees_with_pytorch(self, slot: int, law: str) -> bool:
+        """Return False, too, where PyTorch errs by more than half of what a kernel may: its answer says too little."""
+        tolerance, error = self._bounds.tolerances[law], self._bounds.reference_error(law)
+        if 2 * error > tolerance:
+            return False
         storages = self._slots.storages(slot)
         self._pytorch.fill(slot, storages)
         self._pytorch.assume(storages[self._inputs :])
-        bound = PYTORCH_FACTOR * self._bounds.tolerances[law] + 2 * self._bounds.reference_error(law)
+        bound = PYTORCH_FACTOR * tolerance + 2 * error
         # From here on nothing else is asked: the answer lies in memory that the next one takes.
         got, wanted = self._slots.outputs(slot), self._pytorch.answer(slot)
         return all(self._difference(law, mine, its) <= bound for mine, its in zip(wanted, got, strict=True))
@@ -148,9 +152,8 @@ class Comparer:
         if case.law == laws.INTEGERS or all(expected.integral for expected in case.expected):
             return 0.0
         error = largest(case.expected, self._reference.run(case.given))
-        if not usable_error(error):
-            return 0.0
-        return calibrate(self._reference, case, error, self._bounds.precision)[0]
+        calibrated = calibrate(self._reference, case, error, self._bounds.precision)
+        return calibrated[0] if calibrated else 0.0
 
     def _wrong(self, slot: int, index: int, case: Case, tolerance: float) -> KernelFailed:
         failure = wrong_output(

@@ -22,6 +22,11 @@ VANISHING = 1e-31
 """Below this, float32 begins to lose bits and then the value: an output that is smaller everywhere is held to this."""
 
 
+SHORT_TYPES = frozenset({torch.float16, torch.bfloat16})
+"""Types of so few bits that writing the exact answer down may cost more than an error allows: the answer as it is
+rounded to them is as right as the exact one."""
+
+
 @dataclass(frozen=True)
 class Selection:
     """Source that an index output selects from (``argmax`` and the like). Any index of a value as good is right."""
@@ -154,6 +159,9 @@ def deviation(expected: Expected, got: torch.Tensor, enough: float = math.inf) -
 
 def _errors(wanted: torch.Tensor, actual: torch.Tensor, unit: Unit) -> torch.Tensor:
     error = (actual.to(wanted.dtype) - wanted).abs_()
+    if actual.dtype in SHORT_TYPES:
+        rounded = wanted.to(actual.dtype).to(wanted.dtype)
+        error = torch.minimum(error, rounded.sub_(actual).abs_())
     if unit.centre is None:
         return error.div_(unit.spread)
     return error.div_((wanted - unit.centre).abs_().clamp_min_(unit.spread))

@@ -14,7 +14,7 @@ from typing import Any
 from cupilot.domain.evaluation import Baseline, Comparison, FailureKind, Interval, LawResult
 from cupilot.domain.problem import Problem, ProblemFacts, Role
 from gpu_worker.judge import counting, laws
-from gpu_worker.judge.admission import admit, precision_of
+from gpu_worker.judge.admission import admit
 from gpu_worker.judge.audit import Auditor, drawn_order, in_order
 from gpu_worker.judge.baseline_link import COMPILE_MODES, BaselineLink, flags
 from gpu_worker.judge.blocks import DECOY_SHARE, Blocks, Hold
@@ -32,6 +32,7 @@ from gpu_worker.judge.slots import Slots, slot_size
 from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.judge.structure import zero_shares
 from gpu_worker.judge.timing import Effort, PairedTimer
+from gpu_worker.judge.tolerance import precision_of
 from gpu_worker.messages import judge as messages
 from gpu_worker.messages.judge import KernelOrder, TimingResult, VerificationResult
 from gpu_worker.signature import NotPortable

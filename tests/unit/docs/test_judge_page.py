@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from gpu_worker.judge import exactness, laws
-from gpu_worker.judge.admission import LEAST_ERROR, PRECISIONS, TIGHTEST_FACTOR
 from gpu_worker.judge.clocks import BUSY_BLOCKS, MISMATCHED_BLOCKS
 from gpu_worker.judge.cold_start import COLD_START_FACTOR, COLD_START_SHARE, COLD_START_TRIES
 from gpu_worker.judge.comparison import PYTORCH_FACTOR
 from gpu_worker.judge.fillings import NEAREST, WANTED
 from gpu_worker.judge.statistics import CONFIDENCE, RESAMPLES
 from gpu_worker.judge.timing import CHECKED_LAUNCHES, MIN_PAIRS, WIDE_PAIRS, WIDEST
+from gpu_worker.judge.tolerance import LEAST_ERROR, PRECISIONS, TIGHTEST_FACTOR
 from gpu_worker.sweep import HOPELESS, NEAR_FLOOR
 from gpu_worker.targets import cpu_judge
 from gpu_worker.targets.cpu_host import CpuHost

@@ -15,7 +15,7 @@ from cupilot.domain.evaluation import Baseline, Comparison, FailureKind
 from cupilot.domain.hardware import Span
 from cupilot.domain.problem import NumericsPolicy
 from gpu_worker.judge import laws, reference_link
-from gpu_worker.judge.admission import PRECISIONS, Admission, admit, run_on_half
+from gpu_worker.judge.admission import Admission, admit, run_on_half
 from gpu_worker.judge.audit import Auditor
 from gpu_worker.judge.baseline_link import BaselineLink
 from gpu_worker.judge.blocks import Blocks, Filling
@@ -29,6 +29,7 @@ from gpu_worker.judge.runner_link import KernelFailed, Ran, Release
 from gpu_worker.judge.slots import Slots
 from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.judge.timing import MIN_PAIRS, Effort, PairedTimer
+from gpu_worker.judge.tolerance import PRECISIONS
 from gpu_worker.judge.windows import WINDOW_ELEMENTS, WINDOWS, windows_of
 from gpu_worker.targets.base import DeviceState, GraphUnavailable
 from gpu_worker.targets.cpu_judge import (

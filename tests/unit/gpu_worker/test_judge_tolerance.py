@@ -1,0 +1,119 @@
+"""Tolerances where PyTorch rounds to 16 bits between its operators: of a kernel that does not, more is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.problem import NumericsPolicy
+from gpu_worker.judge import laws
+from gpu_worker.judge.cases import MOST_ERROR
+from gpu_worker.judge.comparison import Bounds, Comparer
+from gpu_worker.judge.deviation import Expected, deviation, unit_of, wrong_mask
+from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.judge.tolerance import PRECISIONS
+from tests.unit.gpu_worker.test_judge_measuring import Subject, audit
+
+Tensors = list[torch.Tensor]
+
+ATTENTION = "torch.softmax(q @ k.mT * 0.125 + b, -1) @ v"
+MASK = "torch.where(x < torch.topk(x, 8, dim=-1)[0][:, -1:], -1e4, x)"
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def attention(dtype: str = "bfloat16", policy: NumericsPolicy = NumericsPolicy.HALF) -> Subject:
+    shapes = ("4, 512, 64", "4, 512, 64", "4, 512, 64", "512, 512")
+    inputs = ", ".join(f"torch.randn({shape}, dtype=torch.{dtype})" for shape in shapes)
+    return Subject(ATTENTION, inputs, policy, "q, k, v, b")
+
+
+def weights(given: Tensors, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    q, k, v, b = (tensor.to(dtype) for tensor in given)
+    return torch.softmax(q @ k.mT * 0.125 + b, -1), v
+
+
+def float32_inside(given: Tensors, outputs: Tensors) -> None:
+    scores, values = weights(given, torch.float32)
+    outputs[0].copy_(scores @ values)
+
+
+def weights_in_16_bits(given: Tensors, outputs: Tensors) -> None:
+    """What a kernel on tensor cores does: float32 but for the second product's operands."""
+    scores, values = weights(given, torch.float32)
+    outputs[0].copy_(scores.bfloat16().float() @ values)
+
+
+def as_pytorch(given: Tensors, outputs: Tensors) -> None:
+    scores, values = weights(given, torch.bfloat16)
+    outputs[0].copy_(scores @ values)
+
+
+@pytest.mark.parametrize("kernel", [float32_inside, weights_in_16_bits])
+def test_attention_in_16_bits_is_judged_where_pytorch_itself_errs_too_much(
+    kernel: Callable[[Tensors, Tensors], None],
+) -> None:
+    subject = attention()
+    admission = subject.admit()
+    own = admission.laws[0]
+    assert own.reference_error > MOST_ERROR >= own.tolerance
+    assert any(note.startswith("law own: PyTorch itself errs") for note in admission.notes)
+    assert audit(subject, kernel) is None
+
+
+def test_a_kernel_that_rounds_between_operators_as_pytorch_does_is_wrong_there() -> None:
+    failure = audit(attention(), as_pytorch)
+    assert failure is not None
+    assert failure.kind is FailureKind.WRONG_VALUE
+
+
+def test_float32_gets_no_such_bound() -> None:
+    """An error as large of PyTorch's in float32 says that its algorithm is at fault: a kernel may have the same."""
+    cancelling = "((x * x).mean(-1) - x.mean(-1) ** 2)"
+    with pytest.raises(UnusableReference, match="PyTorch itself errs"):
+        Subject(cancelling, "torch.randn(64, 512) + 3e3").admit()
+
+
+def test_the_answer_as_its_type_rounds_it_is_no_error() -> None:
+    """-10,000 lies half way between two numbers of bfloat16: 16 off, which is 5 % of the spread of a masked row."""
+    admission = Subject(MASK, "torch.randn(64, 2048, dtype=torch.bfloat16)", NumericsPolicy.HALF).admit()
+    assert admission.laws[0].reference_error == 0.0
+    exact = torch.tensor([0.0, -1e4] * 64, dtype=torch.float64)
+    wanted = Expected(exact, unit_of(exact))
+    assert deviation(wanted, exact.bfloat16()) == 0.0
+    off = exact.bfloat16()
+    off[1] = -9920.0  # the next number
+    assert deviation(wanted, off) == pytest.approx(64 / float(exact.std(correction=0)))
+    assert wrong_mask(wanted, off, 1e-3).nonzero().flatten().tolist() == [1]
+    assert deviation(wanted, exact.bfloat16().float()) > 0, "float32 could have held it"
+
+
+@pytest.mark.parametrize("spoilt", [torch.inf, -torch.inf, torch.nan])
+def test_what_rounds_to_infinity_excuses_no_other_infinity(spoilt: float) -> None:
+    exact = torch.tensor([1.0, 70_000.0] * 8, dtype=torch.float64)
+    wanted = Expected(exact, unit_of(exact))
+    got = torch.full((16,), spoilt, dtype=torch.float16)
+    assert deviation(wanted, got) == float("inf")
+
+
+def test_timed_launches_are_not_compared_with_an_answer_that_errs_so_much() -> None:
+    """Twice PyTorch's own error would be allowed of them, three times what an audit allows."""
+    subject = attention()
+    own = subject.admit().laws[0]
+    slots = subject.slots()
+    given = subject.cases.get(laws.OWN).given
+    for tensor, value in zip(slots.given(0), given, strict=True):
+        tensor.copy_(value)
+    as_pytorch(slots.given(0), slots.outputs(0))
+    bounds = Bounds({laws.OWN: own.tolerance}, lambda _: own.reference_error, PRECISIONS[subject.policy])
+    comparer = Comparer(
+        slots, subject.specs, reference=subject.reference, pytorch=None, cases=subject.cases, bounds=bounds  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert comparer._agrees_with_pytorch(0, laws.OWN) is False
