@@ -145,7 +145,11 @@ def lend(device: JudgeDevice, slots: Slots, specs: Sequence[TensorSpec], link: R
         lent = LentMemory(device, slots, specs)
     except torch.OutOfMemoryError:
         return None
-    link.lend(lent.arena.handle, lent.arena.descriptors)
+    try:
+        link.lend(lent.arena.handle, lent.arena.descriptors)
+    except BaseException:
+        lent.close()
+        raise
     return lent
 
 

@@ -257,7 +257,7 @@ class ReferenceLink:
         if earlier is not None and earlier.bytes.numel() >= needed:
             return earlier
         if earlier is not None:
-            self._arenas.pop(use).close()
+            self._release([use])
         size = max(needed, LEAST_BYTES)
         self._arenas[use] = arena = self._with_room(lambda: self.device.allocate(size))
         question = messages.Attach(use=use, handle=arena.handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,8 +32,10 @@ def blaming_reference(doing: str) -> Iterator[None]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return whether an allocation failed; torch raises a plain RuntimeError for that on the CPU."""
+    """Return whether an allocation failed: on the CPU, torch raises a plain RuntimeError, and ``mmap`` an OSError."""
     text = str(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
     if isinstance(error, UnusableReference):
         return error.kind is FailureKind.OUT_OF_MEMORY
     return isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text

@@ -14,17 +14,16 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Graph, NumericsPolicy, ProblemFacts, Role, TensorSpec
 from gpu_worker.judge import counting
-from gpu_worker.judge.copies import EXACT_ELEMENTS, Change, alike, changed_copies, copy_of, dense, in_float64, shortened
+from gpu_worker.judge.copies import EXACT_ELEMENTS, Change, alike, changed_copies, copy_of, in_float64, shortened
 from gpu_worker.judge.deviation import Expected, Selection, deviation, unit_of
-from gpu_worker.judge.dtypes import DTYPES
 from gpu_worker.judge.refusal import UnusableReference, blaming_reference, out_of_memory
 from gpu_worker.judge.structure import zero_shares
 from gpu_worker.reference import loading
+from gpu_worker.reference.boundary import outputs_in, spec_of
 from gpu_worker.reference.naming import argument_names
 from gpu_worker.reference.reads import ReadWatch
 from gpu_worker.reference.selections import SelectionWatch
@@ -72,6 +71,8 @@ class Reference:
         self.changes_state = False
         """True if calls change parameters or buffers, as an average that follows the inputs; after :meth:`notice`."""
         self._assumed: Sequence[torch.Tensor] = ()
+        self._ran_exactly = False
+        """True once it has: what raises in float64 from then on is the fault of its inputs."""
         self._separable: bool | None = None
         """True if the operator treats the elements of a batch apart; None until it is asked."""
 
@@ -84,7 +85,7 @@ class Reference:
         arguments = self._inputs.arguments(tensors)
         with self.device.policy(NumericsPolicy.FP32), blaming_reference("forward"):
             graph, matmul_flops, least_matmul_flops, outputs = trace(
-                lambda: _outputs(self._functional(state, arguments)), named, self._module.__file__
+                lambda: outputs_in(self._functional(state, arguments)), named, self._module.__file__
             )
         self._refuse_in_place(tensors)
         self.graph = graph
@@ -147,12 +148,12 @@ class Reference:
             raise UnusableReference("get_inputs() returns other numbers when it is called again: kernels know them")
         return [*inputs.tensors, *self.state.values()]
 
-    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the outputs under the policy, cast to the boundary's dtypes where autocast lowered them."""
+    def run(self, tensors: Sequence[torch.Tensor], policy: NumericsPolicy | None = None) -> list[torch.Tensor]:
+        """Return the outputs under the problem's policy or another, in the boundary's dtypes whatever autocast does."""
         count = len(self._inputs.tensors)
         copies = [*tensors[:count], *(copy_of(tensor) for tensor in tensors[count:])]
-        with self.device.policy(self.policy), blaming_reference("forward"):
-            outputs = _outputs(self._functional(*self._split(copies)))
+        with self.device.policy(policy or self.policy), blaming_reference("forward"):
+            outputs = outputs_in(self._functional(*self._split(copies)))
         return [tensor.to(dtype) for tensor, dtype in zip(outputs, self._output_dtypes, strict=True)]
 
     def run_exact(
@@ -165,32 +166,48 @@ class Reference:
         ``change`` is made to private copies of the tensors, in place, before they are used.
         """
         if not self.exact:
-            return [in_float64(tensor) for tensor in self.run(changed_copies(tensors, change) if change else tensors)]
+            return self._in_float32(tensors, change)
         try:
-            return self._in_float64(tensors, change)
+            outputs = self._in_float64(tensors, change)
         except RuntimeError as error:
-            short = out_of_memory(error)
+            short, why = out_of_memory(error), str(error)
+        else:
+            self._ran_exactly = True
+            return outputs
         self._free_memory()
         if short and not in_pieces:
             raise UnusableReference("there is too little memory for float64", FailureKind.OUT_OF_MEMORY)
         if short and (pieces := self._in_pieces(tensors, change)) is not None:
             return pieces
-        # Where it raises, it has no answer to these tensors at all.
-        outputs = self.run(changed_copies(tensors, change) if change else tensors)
+        if self._ran_exactly and not short:
+            raise UnusableReference(f"forward has no answer in float64: {why[:500]}")
+        outputs = self._in_float32(tensors, change)  # where it raises, it has no answer to these tensors at all
         self.exact = False
-        return [in_float64(tensor) for tensor in outputs]
+        return outputs
 
     def run_selecting(self, tensors: Sequence[torch.Tensor], *, in_pieces: bool = True) -> list[Chosen]:
         """Run as :meth:`run_exact` does, and return what index outputs select from; large results are float32."""
         watch = SelectionWatch()
         with watch:
             outputs = self.run_exact(tensors, in_pieces=in_pieces)
-        return [(shortened(tensor.contiguous()), _shortened(watch.selection(tensor))) for tensor in outputs]
+        kept = self.rounded([tensor.contiguous() for tensor in outputs])
+        return [(mine, _shortened(watch.selection(tensor))) for mine, tensor in zip(kept, outputs, strict=True)]
+
+    def rounded(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return exact outputs as they are kept: in float32 where they are large and no kernel gives float64."""
+        return [
+            tensor if dtype is torch.float64 else shortened(tensor)
+            for tensor, dtype in zip(outputs, self._output_dtypes, strict=True)
+        ]
+
+    def _in_float32(self, tensors: Sequence[torch.Tensor], change: Change | None) -> list[torch.Tensor]:
+        outputs = self.run(changed_copies(tensors, change) if change else tensors, NumericsPolicy.FP32)
+        return [in_float64(tensor) for tensor in outputs]
 
     def _in_float64(self, tensors: Sequence[torch.Tensor], change: Change | None) -> list[torch.Tensor]:
         copies = changed_copies(tensors, change, _RESULT_DTYPES)
         with self.device.policy(NumericsPolicy.FP32), _default_dtype(torch.float64):
-            return _outputs(self._functional(*self._split(copies)))
+            return outputs_in(self._functional(*self._split(copies)))
 
     def _in_pieces(self, tensors: Sequence[torch.Tensor], change: Change | None) -> list[torch.Tensor] | None:
         """Run the batch in as many pieces as memory needs; None if the operator mixes elements of a batch."""
@@ -216,7 +233,7 @@ class Reference:
                 if start == 0:
                     shape = (self._batch, *part.shape[1:])
                     large = part.dtype is torch.float64 and part.numel() * count > EXACT_ELEMENTS
-                    dtype = torch.float32 if large else part.dtype
+                    dtype = torch.float32 if large and self._output_dtypes[index] is not torch.float64 else part.dtype
                     joined.append(torch.empty(shape, dtype=dtype, device=part.device))
                 joined[index][start : start + part.shape[0]].copy_(part)
             start += part.shape[0]
@@ -303,7 +320,7 @@ class Reference:
 
     def outputs_of(self, result: Any) -> list[torch.Tensor]:
         """Return the output tensors of a :meth:`caller`'s result."""
-        return _outputs(result)
+        return outputs_in(result)
 
     def assume(self, storages: Sequence[torch.Tensor]) -> None:
         """Set the module's own parameters and buffers (flat storages, in the order of the specs)."""
@@ -351,11 +368,11 @@ class Reference:
     def _specs(self, outputs: Sequence[torch.Tensor]) -> tuple[TensorSpec, ...]:
         names = ["out"] if len(outputs) == 1 else [f"out{index}" for index in range(len(outputs))]
         parameters = set(dict(self._model.named_parameters()))
-        specs = [_spec(n, Role.INPUT, t) for n, t in zip(self._input_names, self._inputs.tensors, strict=True)]
+        specs = [spec_of(n, Role.INPUT, t) for n, t in zip(self._input_names, self._inputs.tensors, strict=True)]
         for key, name in self._state_names.items():
             role = Role.PARAMETER if key in parameters else Role.BUFFER
-            specs.append(_spec(name, role, self.state[key]))
-        specs += [_spec(name, Role.OUTPUT, tensor) for name, tensor in zip(names, outputs, strict=True)]
+            specs.append(spec_of(name, role, self.state[key]))
+        specs += [spec_of(name, Role.OUTPUT, tensor) for name, tensor in zip(names, outputs, strict=True)]
         return tuple(specs)
 
 
@@ -363,30 +380,8 @@ def _live_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def _spec(name: str, role: Role, tensor: torch.Tensor) -> TensorSpec:
-    loading.check_tensor(name, tensor)
-    strides = tensor.stride()
-    if role is Role.OUTPUT and not dense(tensor):
-        strides = torch.empty(tensor.shape, device="meta").stride()
-    return TensorSpec(
-        name=name, role=role, dtype=DTYPES[tensor.dtype], shape=tuple(tensor.shape), strides=tuple(strides)
-    )
-
-
 def _shortened(selection: Selection | None) -> Selection | None:
     return None if selection is None else replace(selection, values=shortened(selection.values))
-
-
-def _outputs(result: Any) -> list[torch.Tensor]:
-    tensors = [leaf for leaf in pytree.tree_leaves(result) if leaf is not None]
-    others = [leaf for leaf in tensors if not isinstance(leaf, torch.Tensor)]
-    if not tensors or others:
-        within = f" with a {type(others[0]).__name__} in it" if others and others[0] is not result else ""
-        kind = "None" if result is None else f"a {type(result).__name__}"
-        raise UnusableReference(
-            f"forward must return a tensor, or tensors alone in a list, tuple or dict; it returns {kind}{within}"
-        )
-    return tensors
 
 
 @contextmanager

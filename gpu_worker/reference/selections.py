@@ -18,7 +18,7 @@ class SelectionWatch(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's 
 
     def __init__(self) -> None:
         super().__init__()
-        self._seen: list[tuple[torch.Tensor, Selection]] = []
+        self._seen: list[tuple[torch.Tensor, Selection, int | None]] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -30,14 +30,22 @@ class SelectionWatch(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's 
                 index = result if position is None else result[position]
                 dim = args[1] if len(args) > 1 else kwargs.get("dim")
                 keepdim = bool(args[2] if len(args) > 2 else kwargs.get("keepdim", False))
-                self._seen.append((index, Selection(args[0], dim, keepdim)))
+                self._seen.append((index, Selection(args[0], dim, keepdim), _version(args[0])))
         return result
 
     def selection(self, output: torch.Tensor) -> Selection | None:
-        """Return what this output selects from; None for an output that holds no indices."""
+        """Return what this output selects from; None for one that holds no indices, or where that was changed since."""
         if output.is_floating_point():
             return None
-        return next((selection for index, selection in self._seen if _same(index, output)), None)
+        for index, selection, version in self._seen:
+            if _same(index, output):
+                return selection if version is not None and version == _version(selection.values) else None
+        return None
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """Return how often a tensor was changed in place; None where PyTorch does not count it."""
+    return None if tensor.is_inference() else tensor._version
 
 
 def _same(index: torch.Tensor, output: torch.Tensor) -> bool:

@@ -16,7 +16,6 @@ import torch
 
 from cupilot.domain.problem import Role, TensorSpec
 from gpu_worker.channel import Channel, ChannelClosed
-from gpu_worker.judge.copies import shortened
 from gpu_worker.judge.exchange import TensorLayout, layouts_from_json, places, write
 from gpu_worker.judge.laws import nudge
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
@@ -143,7 +142,7 @@ class ReferenceServer:
         moved = partial(nudge, relative=question.nudge, seed=question.nudge_seed) if question.nudge else None
         outputs = self.reference.run_exact(self._given(question.given), in_pieces=question.again, change=moved)
         if question.rounded:
-            outputs = [shortened(tensor) for tensor in outputs]
+            outputs = self.reference.rounded(outputs)
         return messages.ExactTensors(results=self._deliver(outputs), exact=self.reference.exact)
 
     @_reply.register
@@ -171,6 +170,7 @@ class ReferenceServer:
     def _assume(self, question: messages.Assume) -> Answer:
         """Keep the assumed state in a copy, since the judge may write its memory again."""
         self.reference.assume([tensor.clone() for tensor in self._given(question.given)])
+        self._device.synchronize()
         return Answer()
 
     @_reply.register

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from cupilot.domain.problem import NumericsPolicy
+from gpu_worker.judge.refusal import out_of_memory
 from gpu_worker.targets.base import DeviceState, GraphUnavailable
 from gpu_worker.targets.cpu_memory import keep_freed_memory, map_arena
 
@@ -98,8 +99,13 @@ class CpuJudgeDevice:
         self._flush = torch.zeros(FLUSH_FACTOR * cache_bytes // 4, dtype=torch.float32)
 
     def allocate(self, size: int) -> CpuArena:
-        """Return a new arena."""
-        return CpuArena(size)
+        """Return a new arena. Raises :class:`torch.OutOfMemoryError`."""
+        try:
+            return CpuArena(size)
+        except OSError as error:
+            if not out_of_memory(error):
+                raise
+            raise torch.OutOfMemoryError(f"out of memory: no room for {size} bytes to share") from error
 
     def attach(self, handle: dict[str, Any], descriptors: Sequence[int]) -> CpuArenaView:
         """Map a memory file."""

@@ -29,6 +29,8 @@ def keep_freed_memory() -> None:
 def map_arena(handle: dict[str, Any], descriptors: Sequence[int]) -> torch.Tensor:
     """Map the judge's memory file, populated at once: first touches are nobody's cost. Closes the descriptor."""
     flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-    memory = mmap.mmap(descriptors[0], int(handle["size"]), flags, mmap.PROT_READ | mmap.PROT_WRITE)
-    os.close(descriptors[0])
+    try:
+        memory = mmap.mmap(descriptors[0], int(handle["size"]), flags, mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        os.close(descriptors[0])
     return torch.frombuffer(memory, dtype=torch.uint8)
