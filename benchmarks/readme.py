@@ -31,6 +31,11 @@ by `python -m benchmarks.readme` from the champions in `cupilot/domain/shipped` 
 OpenAI-compatible endpoint from the service's own prompts, those of the playbook by its templates, without a model.
 Names that end with a type are [problems with tensors of that type](cli.md).
 
+"Of the bound" is the least time that memory, or the operations of the best known algorithm, need by the card's data
+sheet, over the kernel's. "Of the peak", in the playbook's runs, counts the reference's own operations (an H200 SXM: 4.8
+TB/s; 67 TFLOP/s fp32; 494.5 TFLOP/s tf32 without sparsity), of which a Winograd kernel (`conv_transpose2d_square`)
+needs fewer. A job's own report compares with peaks that were measured on its card (here 4.2 to 4.5 TB/s).
+
 """
 RUNS = ("cpu_level1", "h200_fp32", "h200_fp32_more", "h200_tf32")
 AHEAD = 1.005
