@@ -29,10 +29,10 @@ With this page you can look up which built-in problems get a kernel without a la
 `rows` and `matmul` are families of templates with many techniques; `compiler` cuts any graph of supported calls into
 launches over index maps, plain but right. Each kernel was rendered for both targets under `fp32`, `tf32` and `half`, at
 the problem's small size, and compiled for sm_90a ([record](../benchmarks/results/coverage.json),
-`python -m benchmarks.coverage`). Some were judged on `cpu` besides, under `fp32` at that size: the first kernel that a
-job would try ([record](../benchmarks/results/judged_coverage.json), `python -m benchmarks.judged_coverage`, which goes
-on where it stopped). The others were rendered and compiled only, as all CUDA kernels of this page were. The speedup
-over eager is of a small size on a shared machine, and says little.
+`python -m benchmarks.coverage`). Those of the page's last columns were judged on `cpu` besides, under `fp32` at that
+size: the first kernel that a job would try ([record](../benchmarks/results/judged_coverage.json),
+`python -m benchmarks.judged_coverage`, which goes on where it stopped). CUDA kernels of this page were rendered and
+compiled only. The speedup over eager is of a small size on a shared machine, and says little.
 
 {covered} of {total} problems have kernels for both targets under every policy. {judged} were judged on `cpu`, and the
 kernels of {held} were audited or better. In half precision (`softmax_bfloat16`, `softmax_float16`), {half} of
