@@ -22,9 +22,12 @@ VANISHING = 1e-31
 """Below this, float32 begins to lose bits and then the value: an output that is smaller everywhere is held to this."""
 
 
-SHORT_TYPES = frozenset({torch.float16, torch.bfloat16})
-"""Types of so few bits that writing the exact answer down may cost more than an error allows: the answer as it is
-rounded to them is as right as the exact one."""
+_HALF_STEPS = {torch.float16: (2.0**-11, 2.0**-25), torch.bfloat16: (2.0**-8, 2.0**-134)}
+"""Types of so few bits that writing an answer down may cost more than a kernel may err by: half of the distance between
+two neighbours, as a share of the power of two below them, and at least. That much is no error of a kernel's."""
+
+_EXPONENTS = {torch.float64: (torch.int64, 0x7FF << 52), torch.float32: (torch.int32, 0xFF << 23)}
+"""An integer type of the same width, and the bits that hold a number's exponent: alone, they are a power of two."""
 
 
 @dataclass(frozen=True)
@@ -159,12 +162,18 @@ def deviation(expected: Expected, got: torch.Tensor, enough: float = math.inf) -
 
 def _errors(wanted: torch.Tensor, actual: torch.Tensor, unit: Unit) -> torch.Tensor:
     error = (actual.to(wanted.dtype) - wanted).abs_()
-    if actual.dtype in SHORT_TYPES:
-        rounded = wanted.to(actual.dtype).to(wanted.dtype)
-        error = torch.minimum(error, rounded.sub_(actual).abs_())
+    if actual.dtype in _HALF_STEPS and wanted.dtype in _EXPONENTS:
+        error = error.sub_(_rounding(wanted, actual.dtype)).clamp_min_(0.0)
     if unit.centre is None:
         return error.div_(unit.spread)
     return error.div_((wanted - unit.centre).abs_().clamp_min_(unit.spread))
+
+
+def _rounding(wanted: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return the most that rounding to a short type moves each value by."""
+    (words, exponent), (share, least) = _EXPONENTS[wanted.dtype], _HALF_STEPS[dtype]
+    powers = wanted.contiguous().view(words).bitwise_and(exponent).view(wanted.dtype)
+    return powers.mul_(share).clamp_min_(least)
 
 
 def largest(expected: Sequence[Expected], got: Sequence[torch.Tensor], enough: float = math.inf) -> float:

@@ -12,7 +12,7 @@ from cupilot.domain.problem import NumericsPolicy
 from gpu_worker.judge import laws
 from gpu_worker.judge.cases import MOST_ERROR
 from gpu_worker.judge.comparison import Bounds, Comparer
-from gpu_worker.judge.deviation import Expected, deviation, unit_of, wrong_mask
+from gpu_worker.judge.deviation import Expected, Unit, deviation, unit_of, wrong_mask
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.tolerance import PRECISIONS
 from tests.unit.gpu_worker.test_judge_measuring import Subject, audit
@@ -81,8 +81,8 @@ def test_float32_gets_no_such_bound() -> None:
         Subject(cancelling, "torch.randn(64, 512) + 3e3").admit()
 
 
-def test_the_answer_as_its_type_rounds_it_is_no_error() -> None:
-    """-10,000 lies half way between two numbers of bfloat16: 16 off, which is 5 % of the spread of a masked row."""
+def test_what_rounding_to_16_bits_costs_is_no_error() -> None:
+    """-10,000 lies between two numbers of bfloat16: 16 off, which is 5 % of the spread of a masked row."""
     admission = Subject(MASK, "torch.randn(64, 2048, dtype=torch.bfloat16)", NumericsPolicy.HALF).admit()
     assert admission.laws[0].reference_error == 0.0
     exact = torch.tensor([0.0, -1e4] * 64, dtype=torch.float64)
@@ -90,9 +90,29 @@ def test_the_answer_as_its_type_rounds_it_is_no_error() -> None:
     assert deviation(wanted, exact.bfloat16()) == 0.0
     off = exact.bfloat16()
     off[1] = -9920.0  # the next number
-    assert deviation(wanted, off) == pytest.approx(64 / float(exact.std(correction=0)))
+    assert deviation(wanted, off) == pytest.approx((80 - 32) / float(exact.std(correction=0)))
     assert wrong_mask(wanted, off, 1e-3).nonzero().flatten().tolist() == [1]
     assert deviation(wanted, exact.bfloat16().float()) > 0, "float32 could have held it"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kept", [torch.float64, torch.float32])
+def test_each_number_of_a_short_type_is_right_for_what_rounds_to_it(dtype: torch.dtype, kept: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(5)
+    scales = torch.exp2(torch.randint(-30, 15, (4000,), generator=generator).double())
+    exact = (torch.randn(4000, generator=generator, dtype=torch.float64) * scales).to(kept)
+    assert deviation(Expected(exact, Unit(1.0, None)), exact.to(dtype)) == 0.0
+    neighbour = (exact * (1 + 3 * torch.finfo(dtype).eps)).to(dtype)
+    wrong = wrong_mask(Expected(exact, Unit(1e-30, None)), neighbour, 0.0)
+    assert bool(wrong[exact.abs() > 2e-4].all()), "three numbers on"
+
+
+def test_a_near_tie_may_be_rounded_either_way() -> None:
+    """Attention over values far from zero: half of a step of bfloat16 is a twentieth of the spread."""
+    exact = torch.tensor([-3.523495902812594, -3.3, -3.7] * 8, dtype=torch.float64)
+    got = exact.bfloat16()
+    got[0] = -3.515625  # the other neighbour, 0.0001 further
+    assert deviation(Expected(exact, Unit(0.157, -3.5)), got) < 1e-3
 
 
 @pytest.mark.parametrize("spoilt", [torch.inf, -torch.inf, torch.nan])
