@@ -65,6 +65,7 @@ def test_attention_in_16_bits_is_judged_where_pytorch_itself_errs_too_much(
     own = admission.laws[0]
     assert own.reference_error > MOST_ERROR >= own.tolerance
     assert any(note.startswith("law own: PyTorch itself errs") for note in admission.notes)
+    assert all(item.reference_error < MOST_ERROR for item in admission.laws if item.law == laws.OFFSET)
     assert audit(subject, kernel) is None
 
 
