@@ -80,7 +80,8 @@ _CALLS = """## Supported calls
 
 Names are those of ATen, which a reference's calls become when it is traced: `F.linear` is `addmm`, say. Calls in place
 (`add_`) are followed through views. Not every variant of each call is supported; the refusal says which is not.
-Graphs may be long: where a plan's 32 launches do not suffice on `cuda`, small groups share cooperative ones.
+Inverses, solutions, determinants and Cholesky factors are supported of matrices with up to 8 rows. Graphs may be long:
+where a plan's 32 launches do not suffice on `cuda`, small groups share cooperative ones.
 """
 
 _SIMPLER = """These are traced as the simpler calls that they stand for, as are layers that PyTorch has one call for, as

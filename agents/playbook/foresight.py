@@ -22,16 +22,14 @@ SHOWN = 3
 
 REFUSED: dict[str, tuple[str, ...]] = {
     "torch": (
-        "bernoulli", "cholesky", "cholesky_inverse", "cholesky_solve", "det", "digamma",
-        "erfinv", "frexp", "gcd", "geqrf", "i0", "igamma", "igammac", "inverse", "lcm", "logdet", "lu_unpack",
-        "masked_select",
-        "mode", "multinomial", "nanmedian", "nextafter", "nonzero", "normal", "ormqr", "poisson",
-        "pinverse", "polygamma", "qr", "segment_reduce", "slogdet", "svd",
-        "triangular_solve", "unique_consecutive",
+        "bernoulli", "cholesky_inverse", "digamma", "erfinv", "frexp", "gcd", "geqrf", "i0", "igamma", "igammac",
+        "lcm", "lu_unpack", "masked_select", "mode", "multinomial", "nanmedian", "nextafter", "nonzero", "normal",
+        "ormqr", "poisson", "pinverse", "polygamma", "qr", "segment_reduce", "svd", "triangular_solve",
+        "unique_consecutive",
     ),
     "torch.linalg": (
-        "cholesky", "det", "eig", "eigh", "eigvals", "eigvalsh", "householder_product", "inv", "lstsq", "lu",
-        "lu_factor", "matrix_exp", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals",
+        "eig", "eigh", "eigvals", "eigvalsh", "householder_product", "lstsq", "lu", "lu_factor", "matrix_exp", "pinv",
+        "qr", "svd", "svdvals",
     ),
     "torch.special": (
         "airy_ai", "bessel_j0", "bessel_j1", "erfcx", "i0e", "i1", "i1e", "log_ndtr", "ndtri", "zeta",
