@@ -14,6 +14,7 @@ import torch
 
 from gpu_worker.reference.fourier import FOURIER
 from gpu_worker.reference.small_matrices import SMALL_MATRICES
+from gpu_worker.reference.special import SPECIAL
 
 MadeBy = Callable[[torch.Tensor], str | None]
 """The call that made a tensor of the forward pass; None for one that it was given."""
@@ -231,6 +232,7 @@ _BY_MAKER: dict[str, Callable[..., Any]] = {
 _OWN: dict[str, Callable[..., Any]] = {
     **FOURIER,
     **SMALL_MATRICES,
+    **SPECIAL,
     "aten.repeat_interleave.Tensor": _repeat_interleave,
     "aten.fake_quantize_per_channel_affine_cachemask.default": _fake_quantize_per_channel,
     "aten.fake_quantize_per_tensor_affine_cachemask.default": _fake_quantize,

@@ -74,4 +74,4 @@ def test_the_page_says_what_was_judged_and_what_was_only_compiled(monkeypatch: p
     assert "| level1 | argmax | rows | 1 |  | no |  |" in text
     calls = text.split("## Supported calls")[1]
     assert "`index_put`" in calls
-    assert "`erfinv`" not in calls
+    assert "`i0`" not in calls

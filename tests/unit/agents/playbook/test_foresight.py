@@ -22,7 +22,7 @@ from torch.linalg import qr
 class Model(nn.Module):
     def forward(self, x):
         y = F.gelu(x)
-        return torch.erfinv(y)
+        return torch.i0(y)
 
 
 def get_inputs():
@@ -36,7 +36,7 @@ FUNCTIONS = [(module, name) for module, names in REFUSED.items() for name in nam
 
 
 def facts_of(line: int = 10) -> ProblemFacts:
-    facts, _ = trace(lambda x: torch.erfinv(torch.nn.functional.gelu(x)), {"x": torch.rand(4, 8)})
+    facts, _ = trace(lambda x: torch.i0(torch.nn.functional.gelu(x)), {"x": torch.rand(4, 8)})
     nodes = tuple(node.model_copy(update={"line": line}) for node in facts.graph.nodes)
     return facts.model_copy(update={"graph": Graph(nodes=nodes, outputs=facts.graph.outputs)})
 
@@ -51,7 +51,7 @@ def test_a_traced_problem_is_refused_in_the_words_of_the_job_itself() -> None:
         as_launches(facts, Target.CUDA, SOURCE)
     (note,) = notes(facts=facts)
     assert said(caught.value) in note
-    assert "`return torch.erfinv(y)` in line 10" in note
+    assert "`return torch.i0(y)` in line 10" in note
     assert "cupilot submit FILE --agents hybrid" in note
 
 
@@ -71,7 +71,7 @@ def test_the_text_alone_shows_calls_that_are_refused_with_their_lines() -> None:
 
 
 def test_names_that_were_imported_and_other_modules_are_told_apart() -> None:
-    source = SOURCE.replace("torch.erfinv(y)", "qr(y), self.mode(y), numpy.erfinv(y)")
+    source = SOURCE.replace("torch.i0(y)", "qr(y), self.mode(y), numpy.i0(y)")
     assert ["aten.linalg_qr.default" in error.message for error in by_text(source)] == [True]
 
 
@@ -83,7 +83,7 @@ def test_a_text_that_is_deeply_nested_ends_nothing(call: str) -> None:
 
 
 def test_a_text_without_such_a_call_promises_nothing() -> None:
-    (note,) = notes(SOURCE.replace("torch.erfinv(y)", "torch.relu(y)"))
+    (note,) = notes(SOURCE.replace("torch.i0(y)", "torch.relu(y)"))
     assert "known once the problem has been traced" in note
 
 
@@ -99,8 +99,8 @@ def test_what_is_said_to_be_refused_is_an_operator_that_no_lowering_knows(module
 
 @pytest.mark.parametrize(
     "function",
-    [torch.erfinv, torch.digamma, torch.special.i0e, lambda x: torch.polygamma(1, x), lambda x: torch.mode(x)[0],
-     lambda x: torch.linalg.qr(x)[0], torch.i0, torch.linalg.svdvals,
+    [torch.i0, torch.special.i0e, lambda x: torch.polygamma(1, x), lambda x: torch.mode(x)[0],
+     lambda x: torch.linalg.qr(x)[0], torch.linalg.svdvals,
      lambda x: torch.histc(x, 4), lambda x: torch.bincount((x * 3).long().flatten())],
 )  # fmt: skip
 def test_such_a_call_is_refused_once_it_is_traced(function: object) -> None:

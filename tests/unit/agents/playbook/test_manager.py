@@ -61,8 +61,8 @@ def test_fewer_strategies_come_back_where_the_space_is_small() -> None:
 
 
 def test_a_problem_without_template_is_refused() -> None:
-    facts, _ = trace(torch.erfinv, {"x": torch.zeros(4, 4)})
-    with pytest.raises(NoTemplate, match="erfinv"):
+    facts, _ = trace(torch.i0, {"x": torch.zeros(4, 4)})
+    with pytest.raises(NoTemplate, match="i0"):
         PLAYBOOK.manager.initial_strategies(briefing(facts, Target.CPU), [], 4, 0)
 
 

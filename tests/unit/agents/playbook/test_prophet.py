@@ -151,7 +151,7 @@ def test_an_unmeasured_kernel_gets_first_steps() -> None:
 
 
 def test_problems_without_template_are_diagnosed_too() -> None:
-    facts, _ = trace(torch.erfinv, {"x": torch.zeros(64, 64)})
+    facts, _ = trace(torch.i0, {"x": torch.zeros(64, 64)})
     found = diagnosed(briefing(facts, Target.CUDA), audited(metrics(30.0, 30.0, 1.0), placement()))
     assert found.severity == "critical"
     assert found.advice
