@@ -114,7 +114,11 @@ def _rendered(facts: ProblemFacts, target: Target, tiles: Tiles | None) -> Rende
     else:
         source, launches, tunables, size = cuda.render(program, pointers, index_type, tiles)
     if len(source.encode()) > MAX_SOURCE_BYTES:
-        raise Unsupported(None, f"its source takes {len(source.encode())} bytes; {MAX_SOURCE_BYTES} are allowed")
+        raise Unsupported(
+            None,
+            f"its source takes {len(source.encode())} bytes; {MAX_SOURCE_BYTES} are allowed, and loops are written out:"
+            f" {len(facts.graph.nodes)} calls",
+        )
     spaces = (Workspace(name=workspace, bytes=str(size)),) if size else ()
     return source, LaunchPlan(launches=tuple(launches), tunables=tunables, workspace=spaces)
 

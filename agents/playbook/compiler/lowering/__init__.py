@@ -46,6 +46,13 @@ _REASONS = {
     "aten.mode.default": "sort, kthvalue, median and argmax are supported",
     "aten.bincount.default": "its size follows from its values; with a minlength above all of them it is supported",
     "aten.histc.default": "with its range, min and max, it is",
+    **{
+        f"aten.{name}.default": "of matrices with up to 8 rows it is"
+        for name in (
+            *("cholesky", "cholesky_solve", "linalg_cholesky_ex", "linalg_inv_ex", "linalg_solve_triangular"),
+            *("_linalg_det", "_linalg_slogdet", "_linalg_solve_ex"),
+        )
+    },
     **{f"aten._fft_{kind}.default": "of up to 4,096 points it is" for kind in ("c2c", "c2r", "r2c")},
 }
 """Reasons for refusing calls that no lowering knows but that something supported can stand for."""
@@ -166,7 +173,10 @@ class Lowering:
         unknown = next((dtype for dtype in call.node.dtypes if dtype.removeprefix("torch.") in _NOT_HELD), None)
         if unknown is not None and op not in _REASONS:
             kind = unknown.removeprefix("torch.")
-            call.refuse(f"it makes {kind}, and is not among the calls that are followed by real and imaginary parts")
+            call.refuse(
+                f"it makes {kind}, and is not among the calls that are followed by real and imaginary parts; assign"
+                " to those before view_as_complex, or put complex tensors together with cat, stack and where"
+            )
         if op in MAKERS:
             made = MAKERS[op](call)
             call.refuse_unread()

@@ -234,7 +234,9 @@ def _advanced_index(call: Call) -> Tensor:
     if len(places) != len(used) or used != list(range(used[0], used[-1] + 1)):
         call.refuse("its index tensors are not on neighbouring axes")
     if any(item.dtype in (BOOL, "uint8") for item in places.values()):
-        call.refuse("a mask selects elements, whose number is not known before it runs")
+        call.refuse(
+            "a mask selects elements, whose number is not known before it runs; torch.where of the mask is supported"
+        )
     rank = max(len(item.shape) for item in places.values())
     first = used[0]
 
