@@ -162,10 +162,10 @@ def deviation(expected: Expected, got: torch.Tensor, enough: float = math.inf) -
 
 def _errors(wanted: torch.Tensor, actual: torch.Tensor, unit: Unit) -> torch.Tensor:
     error = (actual.to(wanted.dtype) - wanted).abs_()
-    if actual.dtype in _HALF_STEPS and wanted.dtype in _EXPONENTS:
-        error = error.sub_(_rounding(wanted, actual.dtype)).clamp_min_(0.0)
     if unit.centre is None:
         return error.div_(unit.spread)
+    if actual.dtype in _HALF_STEPS and wanted.dtype in _EXPONENTS:
+        error = error.sub_(_rounding(wanted, actual.dtype)).clamp_min_(0.0)
     return error.div_((wanted - unit.centre).abs_().clamp_min_(unit.spread))
 
 

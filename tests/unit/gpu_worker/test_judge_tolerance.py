@@ -12,7 +12,7 @@ from cupilot.domain.problem import NumericsPolicy
 from gpu_worker.judge import laws
 from gpu_worker.judge.cases import MOST_ERROR
 from gpu_worker.judge.comparison import Bounds, Comparer
-from gpu_worker.judge.deviation import Expected, Unit, deviation, unit_of, wrong_mask
+from gpu_worker.judge.deviation import ABSOLUTE, Expected, Unit, deviation, unit_of, wrong_mask
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.tolerance import PRECISIONS
 from tests.unit.gpu_worker.test_judge_measuring import Subject, audit
@@ -102,10 +102,16 @@ def test_each_number_of_a_short_type_is_right_for_what_rounds_to_it(dtype: torch
     generator = torch.Generator().manual_seed(5)
     scales = torch.exp2(torch.randint(-30, 15, (4000,), generator=generator).double())
     exact = (torch.randn(4000, generator=generator, dtype=torch.float64) * scales).to(kept)
-    assert deviation(Expected(exact, Unit(1.0, None)), exact.to(dtype)) == 0.0
+    assert deviation(Expected(exact, Unit(1e-30)), exact.to(dtype)) == 0.0
     neighbour = (exact * (1 + 3 * torch.finfo(dtype).eps)).to(dtype)
-    wrong = wrong_mask(Expected(exact, Unit(1e-30, None)), neighbour, 0.0)
+    wrong = wrong_mask(Expected(exact, Unit(1e-30)), neighbour, 0.0)
     assert bool(wrong[exact.abs() > 2e-4].all()), "three numbers on"
+
+
+def test_whole_numbers_are_held_to_themselves() -> None:
+    """One too many is half of bfloat16's step above 256, and no rounding."""
+    exact = torch.full((8,), 257.0, dtype=torch.float64)
+    assert deviation(Expected(exact, ABSOLUTE), torch.full((8,), 258.0, dtype=torch.bfloat16)) == 1.0
 
 
 def test_a_near_tie_may_be_rounded_either_way() -> None:
