@@ -32,7 +32,7 @@ on {begun} (`{command}`, [record](../benchmarks/results/study_cpu.json)). All
 - *code* is the same with crossover of code: the child is written from the two parents' sources.
 - *best of n* asks for six kernels from nothing, and keeps the best (`eoh` with one generation).
 
-The arms are matched by what they may spend, {budget} kernels a job; with two elites of three, the first two made {few}.
+The arms are matched by what they may spend, {budget} kernels a job; with two elites of three, the first two made at most {few}.
 Alignment was off, since it costs a call a kernel, and the strategy pool was empty. Each job's best was measured again
 in fresh processes; speedups are those.
 """
@@ -59,7 +59,8 @@ _TAIL = """
 
 - **No difference between the arms.** Both intervals contain 1. Whether crossing strategies is worth 1.15 over
   best of n, which is a goal of this project, is neither shown nor excluded.
-- **The child was the best of its job** in {children} jobs with crossover. With three parents and one child there is
+- **A child was measured faster than its job's first kernels** in {children} jobs with crossover, before the best were
+  measured again: not in all of them is it the kernel that the job gave. With three parents and one child there is
   little to cross.
 - **The model made no mistake that the judge found**: {valid} of {judged} kernels count. Nothing had to be repaired, so
   these problems cannot tell a crossover that keeps kernels right from one that breaks them.
