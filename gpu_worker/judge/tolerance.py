@@ -53,8 +53,8 @@ PRECISIONS = {
 }
 
 MOST_CONDITIONING = 2 * MOST_ERROR
-"""What nudged inputs may do to a result that PyTorch is no measure of. Each moves by a whole unit, while what a kernel
-rounds is off by half of one at most: attention with its weights in bfloat16 erred by less than half of this."""
+"""Most that nudged inputs may do to a result that PyTorch is no measure of. Each moves by a whole unit, while what a
+kernel rounds is off by half of one at most: attention with its weights in bfloat16 erred by less than half of this."""
 
 TIGHTEST_FACTOR = 4.0
 """Below this multiple of PyTorch's own error a tolerance would reject honest kernels; lower precision then passes."""

@@ -89,7 +89,7 @@ def test_what_was_selected_from_and_then_changed_excuses_no_index(expression: st
 
 
 def test_no_answer_is_read_from_memory_that_nobody_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where larger memory for an answer is not to be had, the next answer comes through new memory, not the last."""
+    """Once larger memory for an answer is not to be had, the next answer comes through new memory, not the last."""
     subject = Subject("x.cumsum(1)", "torch.rand(1024, 512)")
     link, device = subject.reference, subject.device
     small = link.draw(1)

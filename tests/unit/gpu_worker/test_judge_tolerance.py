@@ -46,7 +46,7 @@ def float32_inside(given: Tensors, outputs: Tensors) -> None:
 
 
 def weights_in_16_bits(given: Tensors, outputs: Tensors) -> None:
-    """What a kernel on tensor cores does: float32 but for the second product's operands."""
+    """As a kernel on tensor cores does: float32 but for the second product's operands."""
     scores, values = weights(given, torch.float32)
     outputs[0].copy_(scores.bfloat16().float() @ values)
 
