@@ -32,9 +32,9 @@ on {begun} (`{command}`, [record](../benchmarks/results/study_cpu.json)). All
 - *code* is the same with crossover of code: the child is written from the two parents' sources.
 - *best of n* asks for six kernels from nothing, and keeps the best (`eoh` with one generation).
 
-The arms are matched by what they may spend, {budget} kernels a job; with two elites of three, the first two made at most {few}.
-Alignment was off, since it costs a call a kernel, and the strategy pool was empty. Each job's best was measured again
-in fresh processes; speedups are those.
+The arms are matched by what they may spend, {budget} kernels a job; with two elites of three, the first two made at
+most {few}. Alignment was off, since it costs a call a kernel, and the strategy pool was empty. Each job's best was
+measured again in fresh processes; speedups are those.
 """
 
 _ARMS = """
