@@ -1,7 +1,8 @@
 """Rules for linear algebra on small matrices: elimination and substitution, written out for each size.
 
 They say what inverses, solutions and determinants are, in calls that graphs are made of; expected values come from
-PyTorch itself (LAPACK, cuSOLVER). Larger matrices stay the calls that they are: the graph would be too long.
+PyTorch itself (LAPACK, cuSOLVER). Larger matrices stay the calls that they are: the graph would be too long. Factors,
+pivots and error codes that calls return besides are not computed: the matrix itself or zeros stand for them.
 """
 
 from __future__ import annotations

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from gpu_worker.judge import exactness, laws
+from gpu_worker.judge.cases import MOST_ERROR
 from gpu_worker.judge.clocks import BUSY_BLOCKS, MISMATCHED_BLOCKS
 from gpu_worker.judge.cold_start import COLD_START_FACTOR, COLD_START_SHARE, COLD_START_TRIES
 from gpu_worker.judge.comparison import PYTORCH_FACTOR
 from gpu_worker.judge.fillings import NEAREST, WANTED
 from gpu_worker.judge.statistics import CONFIDENCE, RESAMPLES
 from gpu_worker.judge.timing import CHECKED_LAUNCHES, MIN_PAIRS, WIDE_PAIRS, WIDEST
-from gpu_worker.judge.tolerance import LEAST_ERROR, PRECISIONS, TIGHTEST_FACTOR
+from gpu_worker.judge.tolerance import LEAST_ERROR, MOST_CONDITIONING, PRECISIONS, TIGHTEST_FACTOR
 from gpu_worker.sweep import HOPELESS, NEAR_FLOOR
 from gpu_worker.targets import cpu_judge
 from gpu_worker.targets.cpu_host import CpuHost
@@ -51,6 +52,12 @@ def test_a_defence_leads_to_its_code_and_its_test(defence: list[str]) -> None:
 
 def test_no_defence_is_without_a_row() -> None:
     assert len(DEFENCES) >= 50
+
+
+def test_the_bounds_where_pytorch_is_no_measure_are_those_of_the_judge() -> None:
+    assert f"its own answer errs by {MOST_ERROR} or more" in TEXT
+    assert f"the tolerance at most {MOST_ERROR}, and a\nnote says so" in TEXT
+    assert f"moves the answer by {MOST_CONDITIONING} or more" in TEXT
 
 
 def test_the_laws_of_the_page_are_those_of_the_judge() -> None:

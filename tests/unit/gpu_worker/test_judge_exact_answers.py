@@ -56,14 +56,11 @@ def test_inputs_without_an_answer_do_not_end_float64_for_others() -> None:
     assert subject.reference.exact
 
 
-DOUBLE = "a @ b"
-
-
 def test_float64_results_are_kept_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounded to float32, as large results are, a right answer would err by 6e-8, where 1e-10 is allowed."""
     monkeypatch.setattr(copies, "EXACT_ELEMENTS", 1000)
     inputs = "torch.randn(64, 96, dtype=torch.float64), torch.randn(96, 64, dtype=torch.float64)"
-    subject = Subject(DOUBLE, inputs, arguments="a, b")
+    subject = Subject("a @ b", inputs, arguments="a, b")
     case = subject.cases.get(laws.OWN)
     assert case.expected[0].values.dtype is torch.float64
     a, b = case.given
@@ -89,7 +86,7 @@ def test_what_was_selected_from_and_then_changed_excuses_no_index(expression: st
 
 
 def test_no_answer_is_read_from_memory_that_nobody_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once larger memory for an answer is not to be had, the next answer comes through new memory, not the last."""
+    """After an allocation for a larger answer has failed, the next answer comes through new memory, not the last."""
     subject = Subject("x.cumsum(1)", "torch.rand(1024, 512)")
     link, device = subject.reference, subject.device
     small = link.draw(1)

@@ -29,10 +29,10 @@ def _no_gradients() -> Iterator[None]:
         yield
 
 
-def attention(dtype: str = "bfloat16", policy: NumericsPolicy = NumericsPolicy.HALF) -> Subject:
+def attention() -> Subject:
     shapes = ("4, 512, 64", "4, 512, 64", "4, 512, 64", "512, 512")
-    inputs = ", ".join(f"torch.randn({shape}, dtype=torch.{dtype})" for shape in shapes)
-    return Subject(ATTENTION, inputs, policy, "q, k, v, b")
+    inputs = ", ".join(f"torch.randn({shape}, dtype=torch.bfloat16)" for shape in shapes)
+    return Subject(ATTENTION, inputs, NumericsPolicy.HALF, "q, k, v, b")
 
 
 def weights(given: Tensors, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

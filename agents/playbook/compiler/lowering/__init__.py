@@ -175,7 +175,7 @@ class Lowering:
             kind = unknown.removeprefix("torch.")
             call.refuse(
                 f"it makes {kind}, and is not among the calls that are followed by real and imaginary parts; assign"
-                " to those before view_as_complex, or put complex tensors together with cat, stack and where"
+                " to those before view_as_complex, or join complex tensors with cat"
             )
         if op in MAKERS:
             made = MAKERS[op](call)

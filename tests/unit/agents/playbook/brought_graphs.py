@@ -212,6 +212,12 @@ def brought() -> dict[str, Case]:
             )
             for power in (0.0, 1.0, 2.0, 3.0, math.inf)
         },
+        "digamma": Case(
+            torch.digamma, {"x": torch.cat([_random(200) * 5, torch.tensor([0.0, -2.0, 1.0, 0.25, 30.0])])}
+        ),
+        "inverse_error_function": Case(
+            torch.erfinv, {"x": torch.cat([_random(200).tanh(), torch.tensor([0.0, 1.0, -1.0, 2.0])])}
+        ),
         "distances_of_pairs": Case(lambda x: F.pdist(x, 2), {"x": _random(7, 5)}),
         "middle_slope": Case(lambda x: F.rrelu(x, 0.1, 0.4, training=False), {"x": _random(5, 21)}),
         "weights_of_one_norm": Case(

@@ -1,4 +1,4 @@
-"""Graphs with inverses, solutions and determinants of small matrices, and with special functions, by name."""
+"""Graphs with inverses, solutions and determinants of small matrices, by name."""
 
 from __future__ import annotations
 
@@ -70,9 +70,5 @@ def matrix_graphs() -> dict[str, Case]:
             _random(7, 3, 2),
         ),
         "gaussian": _of(_gaussian, _random(7, 3), _random(7, 3), _positive(3)),
-        "digamma": _of(torch.digamma, torch.cat([_random(200) * 5, torch.tensor([0.0, -2.0, 1.0, 0.25, 30.0])])),
-        "inverse_error_function": _of(
-            torch.erfinv, torch.cat([_random(200).tanh(), torch.tensor([0.0, 1.0, -1.0, 2.0])])
-        ),
         "kalman_gain": _of(_kalman_gain, _positive(4), _random(2, 4)),
     }

@@ -55,6 +55,12 @@ def test_a_refusal_names_the_users_line_its_text_and_the_way_on() -> None:
     assert "--agents hybrid" in error.hint
 
 
+def test_a_matrix_that_is_too_large_is_told_from_a_call_that_is_unknown() -> None:
+    facts, _ = trace(torch.linalg.inv, {"x": torch.eye(9)})
+    with pytest.raises(NoTemplate, match="of matrices with up to 8 rows it is"):
+        as_launches(facts, Target.CPU, "")
+
+
 @pytest.mark.parametrize(("line", "source"), [(None, SOURCE), (6, SOURCE), (5, "")])
 def test_a_line_that_the_file_does_not_have_is_not_quoted(line: int | None, source: str) -> None:
     error = refusal(torch.special.erfcx, line, source)
