@@ -12,7 +12,7 @@ PASS_SECONDS = 200e-6
 """Of Python for a forward pass; what is below does not flag a reference."""
 
 LOOKS = 3
-"""Measurements that must all say so: on a busy machine a short pass waits for a processor."""
+"""Measurements that must all say so, each by its fastest block: on a busy machine a pass waits for a processor."""
 
 
 def is_host_bound(eager_seconds: float, operator_seconds: float, calls: int) -> bool:
