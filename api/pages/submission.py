@@ -24,8 +24,12 @@ from cupilot.storage.queue.cluster_views import cluster_view
 
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
 
+AS_WRITTEN = "as written"
+"""Tensors of the types that the problem's file gives them."""
+
 CHOICES = {
     "target": [target.value for target in Target],
+    "tensors": [AS_WRITTEN, *builtin.HALF_TYPES],
     "policy": [policy.value for policy in NumericsPolicy],
     "agents": [agents.value for agents in AgentKind],
     "priority": [priority.value for priority in Priority],
@@ -57,27 +61,33 @@ def send(session: Transaction, caller: Actor, fields: Fields) -> Response:
 
 def _request(fields: Form) -> JobRequest:
     """Return the job that the form describes; InvalidInput names the field that cannot be."""
-    source, known = fields.text("source"), fields.text("problem")
-    if (source is None) == (known is None):
-        raise InvalidInput("choose a built-in problem, or paste one of your own", where="problem")
-    policy = fields.given(policy=NumericsPolicy)
-    if source is not None:
-        problem = ProblemInput(source=source, name=fields.text("name"), **policy)
-    else:
-        problem = ProblemInput(id=known, name=fields.text("name"), **policy)
     minutes = fields.given(minutes=float)
     budgets = Budgets(
         **fields.given(candidates=int, cost_usd=float, gpu_seconds=float),
         **({"wall_seconds": 60 * minutes["minutes"]} if minutes else {}),
     )
     return JobRequest(
-        problem=problem,
+        problem=_problem(fields),
         target=fields.given(target=Target).get("target", Target.CUDA),
         method=_method(**fields.given(population=int, generations=int)),
         budgets=budgets,
         labels=_labels(fields.text("labels") or ""),
         **fields.given(agents=AgentKind, priority=Priority, seed=int),
     )
+
+
+def _problem(fields: Form) -> ProblemInput:
+    source, known, tensors = fields.text("source"), fields.text("problem"), fields.text("tensors") or AS_WRITTEN
+    if (source is None) == (known is None):
+        raise InvalidInput("choose a built-in problem, or paste one of your own", where="problem")
+    named = {"name": fields.text("name"), **fields.given(policy=NumericsPolicy)}
+    if tensors == AS_WRITTEN:
+        return ProblemInput(source=source, id=known, **named)
+    if source is not None:
+        raise InvalidInput("your own file names its tensors' types: leave them as written", where="tensors")
+    if not builtin.is_name(typed := f"{known}_{tensors}"):
+        raise InvalidInput(f"{known} comes with tensors as written only", where="tensors")
+    return ProblemInput(id=typed, **named)
 
 
 def _method(population: int = SceConfig().population, generations: int = SceConfig().generations) -> SceConfig:
@@ -103,6 +113,7 @@ def _page(session: Session, caller: Caller, given: Form, **shown: Any) -> Respon
     defaults = {
         "target": next((target.value for target in cluster.targets), Target.CUDA.value),
         "agents": AgentKind.PLAYBOOK.value,
+        "tensors": AS_WRITTEN,
         "policy": NumericsPolicy.FP32.value,
         "priority": Priority.NORMAL.value,
         "population": str(SceConfig().population),

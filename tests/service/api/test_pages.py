@@ -184,7 +184,15 @@ def test_buttons_do_what_rest_does_and_only_from_these_pages(browser: httpx.Clie
     assert made.status_code == 303
     assert "a=b" in shown(browser, made.headers["Location"])
     assert "looks like" not in shown(browser, "/ui/submit?problem=softmax")
-    for wrong in ({**form, "source": SOURCE}, {**form, "population": "many"}, {**form, "labels": "a"}):
+    half = browser.post("/ui/submit", data={**form, "tensors": "bfloat16", "policy": "half", "action": "plan"}).text
+    assert "softmax_bfloat16, policy half" in half
+    for wrong in (
+        {**form, "source": SOURCE},
+        {**form, "population": "many"},
+        {**form, "labels": "a"},
+        {**form, "problem": "matmul_scalar", "tensors": "float16"},
+        {**form, "problem": "", "source": SOURCE, "tensors": "float16"},
+    ):
         assert browser.post("/ui/submit", data=wrong).status_code == 422
     for action, data, state in (("pause", {}, "paused"), ("resume", {}, "queued"), ("cancel", {}, "cancelled")):
         assert browser.post(f"/ui/jobs/{job}/{action}", data=data).status_code == 303
