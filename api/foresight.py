@@ -7,6 +7,6 @@ from cupilot.domain.problem import NumericsPolicy, ProblemFacts, Target
 
 def foreseen(source: str, policy: NumericsPolicy, target: Target, facts: ProblemFacts | None) -> list[str]:
     """Return whether the playbook has a kernel, as far as an earlier trace or else the file's text shows it."""
-    from agents.playbook.foresight import foreseen as look  # only here: the API starts where no agents are installed
+    from agents.playbook.foresight import foreseen as look  # only here: the API starts without loading agents
 
     return look(source, policy, target, facts)

@@ -198,7 +198,7 @@ def _answer(request: Request, session: Session, team: UUID, question: PoolQuesti
 
 def _preconditions(session: Session, team: UUID, job_id: UUID) -> Callable[[Strategy], str | None]:
     """Return the preconditions that code can check against what was measured of the job's problem."""
-    # Only here: the API starts where no agents are installed.
+    # Only here: the API starts without loading agents.
     from agents.interface import Briefing
     from agents.playbook.preconditions import unmet
 

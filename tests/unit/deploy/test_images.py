@@ -15,12 +15,21 @@ import yaml
 from packaging.requirements import Requirement
 
 from cupilot.settings import Settings
+from tests.unit.architecture.source_tree import modules
 
 ROOT = Path(__file__).parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if "build" in service}
 ROLES = ("api", "scheduler", "agents", "cpu", "gpu")
+LATE = {
+    "agents": {
+        *("workers.__main__", "workers.retrieval", "workers.tools", "workers.worker"),
+        *(f"workers.handlers.{steps}" for steps in ("ablate", "candidate", "initialise", "rows")),
+    },
+    "gpu_worker": {"workers.judge"},
+}
+"""Modules of every worker that import these packages in functions which only the workers that have them call."""
 
 
 class Stage:
@@ -74,6 +83,31 @@ def _packages(role: str) -> set[str]:
 def _rooms(role: str) -> set[str]:
     """Our packages that are copied into a role's image."""
     return {words[0] for words in STAGES[f"build-{role}"].words("COPY")}
+
+
+SOURCES = {
+    ".".join(module.path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): module
+    for module in modules()
+}
+
+
+def _missing(role: str, modules: set[str]) -> set[str]:
+    """Imports of the modules, also in functions, from our packages that are not in the role's image."""
+    packages, copied = {name.partition(".")[0] for name in SOURCES}, _rooms(role)
+    missing: set[str] = set()
+    reached: set[str] = set()
+    todo = {*modules}
+    while todo:
+        name = todo.pop()
+        reached.add(name)
+        for imported in SOURCES[name].imports:
+            parts = imported.name.split(".")
+            if imported.top in copied:
+                inner = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+                todo |= inner & SOURCES.keys() - reached
+            elif imported.top in packages and name not in LATE.get(imported.top, ()):
+                missing.add(f"{name}: {imported.name}")
+    return missing
 
 
 def _modules(command: list[str]) -> str:
@@ -136,6 +170,12 @@ def test_services_build_a_stage_and_run_a_module_that_it_holds(name: str) -> Non
     module = _modules(service["command"])
     assert module in _rooms(role)
     assert find_spec(f"{module}.__main__") is not None
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_an_image_holds_every_package_of_ours_that_its_modules_import(role: str) -> None:
+    run = {_modules(service["command"]) for service in OURS.values() if service["image"] == f"cupilot-{role}"}
+    assert _missing(role, {f"{module}.__main__" for module in run}) == set()
 
 
 @pytest.mark.parametrize("role", ROLES)
