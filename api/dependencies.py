@@ -11,12 +11,13 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import pydantic_core
-from fastapi import Depends, Query, Request
+from fastapi import Depends, HTTPException, Query, Request
 from fastapi.concurrency import contextmanager_in_threadpool
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi.security.utils import get_authorization_scheme_param
 from sqlalchemy.orm import Session
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from api.turns import client_of
@@ -171,15 +172,28 @@ def _refuse_unstorable(data: Any) -> None:
             pending += item
 
 
+async def read_body(request: Request) -> None:
+    """Read the whole body, which the request keeps: a slow client then holds no turn and no transaction meanwhile.
+
+    FastAPI itself reads only what it parses before the dependencies. Bounded by :class:`api.middleware.BodyLimit`.
+    """
+    try:
+        await request.body()
+    except ClientDisconnect as error:
+        raise HTTPException(400, "the client left before its body had arrived") from error
+
+
 class StrictRoute(APIRoute):
-    """A route that parses its body strictly."""
+    """A route that reads its body before anything else, and parses it strictly."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler, given a strict request."""
         handler = super().get_route_handler()
 
         async def strict(request: Request) -> Response:
-            return await handler(_StrictRequest(request.scope, request.receive))
+            strict_request = _StrictRequest(request.scope, request.receive)
+            await read_body(strict_request)
+            return await handler(strict_request)
 
         return strict
 

@@ -22,7 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import ValidationError
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from api.dependencies import Transaction
+from api.dependencies import Transaction, read_body
 from api.errors import domain_error, request_id
 from api.pages import words
 from api.pages.code import coloured, coloured_diff
@@ -68,13 +68,14 @@ class CrossSite(Forbidden):
 
 
 class PageRoute(APIRoute):
-    """A route whose errors are pages."""
+    """A route that reads its form before anything else, and whose errors are pages."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler, with its errors turned into pages."""
         handler = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
+            await read_body(request)
             try:
                 return await handler(request)
             except SignedOut:

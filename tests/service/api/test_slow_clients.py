@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -19,6 +20,7 @@ from sqlalchemy import event
 
 from api.app import create_app
 from api.middleware import BodyLimit
+from api.pages.visits import COOKIE
 from api.serving import server_config
 from api.turns import TURNS, Crowded, Turns
 from cupilot.settings import Settings
@@ -131,6 +133,8 @@ def test_an_address_has_so_many_connections_and_others_are_served(world: World) 
 
 
 TRICKLING = 200
+BODIES = ("/v1/jobs", "/v1/pool/import", f"/v1/batches/{UUID(int=1)}/results", "/ui/submit", "/ui/jobs/bulk")
+"""Routes with a body: one that FastAPI parses, lines, forms."""
 
 
 def test_trickling_heads_and_bodies_take_nothing_that_others_need(world: World, team: Team) -> None:
@@ -148,12 +152,14 @@ def test_trickling_heads_and_bodies_take_nothing_that_others_need(world: World, 
             return len(statements) - before
 
         alone = cost()
-        head = f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {team.key}\r\n"
-        body = f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+        key_lines = f"Authorization: Bearer {team.key}\r\nCookie: {COOKIE}={team.key}\r\n"
+        heads = [f"POST {path} HTTP/1.1\r\nHost: x\r\n{key_lines}" for path in BODIES]
         slow = []
         for number in range(TRICKLING):
             own = (f"127.0.0.{2 + number % 4}", 0)
             slow.append(stack.enter_context(closing(socket.create_connection(("127.0.0.1", port), SOON, own))))
+            head = heads[number // 2 % len(heads)]
+            body = f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
             slow[-1].sendall((body if number % 2 else head).encode())
         asked = len(statements)
         for _ in range(3):
