@@ -11,11 +11,13 @@ from cupilot.domain.value import digest
 from cupilot.jobs.remeasuring import ONE_KERNEL, ONE_MEASUREMENT
 from cupilot.jobs.submission import RELEASE, once
 from cupilot.storage.db.tables.jobs import Job
-from cupilot.storage.jobs.jobs import submit_job
+from cupilot.storage.jobs.jobs import extend_first_payload, submit_job
 from cupilot.storage.jobs.steering import add_injection
 
 LABEL = "champion"
 """Label of a job that judges one: the kernel's hash."""
+PAYLOAD = "champion"
+"""Key, in the payload of the first step, of the kernel's hash: only what is injected is measured."""
 
 
 def judge(session: Session, caller: Caller, kernel: str, idempotency_key: str | None) -> tuple[Job, bool]:
@@ -43,6 +45,7 @@ def judge(session: Session, caller: Caller, kernel: str, idempotency_key: str | 
         )
         if is_new:
             add_injection(session, job, RELEASE, strategy=champion.strategy, kernel=champion.kernel)
+            extend_first_payload(session, job, **{PAYLOAD: champion.kernel.content_hash()})
         return job, is_new
 
     return once(session, caller.team_id, idempotency_key, request_hash, make)

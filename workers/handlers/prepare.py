@@ -10,9 +10,8 @@ from sqlalchemy.orm import Session
 from cupilot.domain.evaluation import FailureKind, PreparationResult
 from cupilot.domain.problem import Problem
 from cupilot.domain.states import JobState
-from cupilot.jobs import importing
+from cupilot.jobs import champions, importing, remeasuring
 from cupilot.jobs.flow import begin_generation, begin_import, begin_remeasurement
-from cupilot.jobs.remeasuring import PAYLOAD
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import move_job
@@ -45,13 +44,13 @@ def store(session: Session, job: Job, step: Step, result: PreparationResult) -> 
     set_preparation(session, job, result.preparation)
     if job.state is JobState.PREPARING:  # a paused job is resumed as what it has come to
         move_job(session, job, JobState.EVOLVING)
-    winner, file = step.payload.get(PAYLOAD), step.payload.get(importing.PAYLOAD)
+    winner, file = step.payload.get(remeasuring.PAYLOAD), step.payload.get(importing.PAYLOAD)
     if file is not None:
         begin_import(session, job, file)
     elif winner is not None:
         begin_remeasurement(session, job, uuid.UUID(winner))
     else:
-        begin_generation(session, job, 0, [])
+        begin_generation(session, job, 0, [], only_injected=champions.PAYLOAD in step.payload)
 
 
 PREPARE = Handler(load, work, store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import log
 from typing import Any
 from uuid import UUID, uuid4
@@ -9,16 +10,18 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import select
 
-from cupilot.domain.evaluation import Evaluation, FailureKind, Interval, Verdict
+from cupilot.domain.champions import champions
+from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Interval, PreparationResult, Verdict
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import Budgets
-from cupilot.domain.problem import NumericsPolicy, Target
-from cupilot.domain.states import JobState, WorkerKind
+from cupilot.domain.problem import NumericsPolicy, Problem, Target
+from cupilot.domain.states import JobState, StepKind, WorkerKind
+from cupilot.jobs.champions import judge
 from cupilot.jobs.submission import submit
 from cupilot.schemas import JobRequest, ProblemInput
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Directive
+from cupilot.storage.db.tables.jobs import Directive, Job
 from cupilot.storage.db.tables.pool import PoolRow
 from cupilot.storage.jobs.evolving import store_kernel
 from cupilot.storage.people.teams import ensure_team
@@ -26,7 +29,7 @@ from cupilot.storage.pool.rows import remember
 from cupilot.storage.queue.cluster import register_worker
 from cupilot.storage.queue.steps import device_queue
 from tests.service.box import CALLER
-from tests.service.doubles import ScriptedJudge, device, kernel, problem, strategy
+from tests.service.doubles import ScriptedJudge, device, kernel, preparation, problem, strategy
 from tests.service.rig import Rig
 
 pytestmark = pytest.mark.service
@@ -190,9 +193,50 @@ def test_only_a_kernel_of_the_devices_architecture_is_begun_from(rig: Rig) -> No
     assert injected(rig, submitted(rig, target=Target.CUDA)) == [("pool", faster.content_hash())]
 
 
-def _register_card(rig: Rig, arch: str) -> None:
-    card = device(Target.CUDA, arch, f"card-{arch}")
+def _register_card(rig: Rig, arch: str, worker: str | None = None) -> None:
+    card, name = device(Target.CUDA, arch, f"card-{arch}"), worker or arch
     with rig.database.transaction() as session:
         register_worker(
-            session, arch, WorkerKind.GPU, queues=[device_queue(card)], slots=1, version="test", device=card
+            session, name, WorkerKind.GPU, queues=[device_queue(card)], slots=1, version="test", device=card
         )
+
+
+@dataclass
+class CardJudge(ScriptedJudge):
+    """Judges on a card, and finds every kernel wrong where it ``refuses``."""
+
+    refuses: bool = False
+
+    def prepare(self, problem: Problem, **_: Any) -> PreparationResult:
+        return PreparationResult(preparation=preparation(problem, device(Target.CUDA, "sm_90", "card-sm_90")))
+
+    def evaluate(self, *given: Any, **more: Any) -> Evaluation:
+        failure = Failure(kind=FailureKind.WRONG_VALUE, message="out[0] is wrong")
+        wrong = {"verdict": Verdict.REJECTED, "failure": failure, "comparisons": ()}
+        return super().evaluate(*given, **more).model_copy(update=wrong if self.refuses else {})
+
+
+def _judged(rig: Rig, **how: bool) -> Job:
+    """Have a champion judged on a card, to the end of the job."""
+    rig.judge = CardJudge(**how)
+    _register_card(rig, "sm_90", "gpu-1")
+    with rig.database.transaction() as session:
+        caller = CALLER.model_copy(update={"team_id": ensure_team(session, "blue").id})
+        job, _ = judge(session, caller, champions()[0].kernel.content_hash(), None)
+    rig.run()
+    return rig.job(job.id)
+
+
+def test_a_champion_that_counts_here_succeeds(database: Database, settings: Settings) -> None:
+    rig = Rig(database, settings)
+    job = _judged(rig)
+    assert (job.state, job.reason) == (JobState.SUCCEEDED, None)
+    [champion] = rig.candidates(job.id)
+    assert (champion.id, champion.verdict) == (job.best_candidate_id, Verdict.REPRODUCED)
+    assert [step.kind for step in rig.steps(job.id)] == [StepKind.PREPARE, StepKind.EVALUATE, StepKind.CONFIRM]
+
+
+def test_a_champion_that_does_not_count_here_fails_with_its_reason(database: Database, settings: Settings) -> None:
+    job = _judged(Rig(database, settings), refuses=True)
+    assert (job.state, job.reason) == (JobState.FAILED, "no_valid_kernel")
+    assert "1 wrong_value" in (job.message or "")
