@@ -42,6 +42,8 @@ from cupilot.storage.queue.drains import drains
 ROWS = 50
 BOARDS = 200
 POLL_SECONDS = 5
+MOST_SEEDS = 100
+"""Seeds of an experiment, as in :class:`cupilot.schemas.ExperimentRequest`."""
 
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
 
@@ -156,11 +158,14 @@ def _matrix(fields: Form) -> ExperimentRequest:
     switches = {"pool": [True, False], "roofline_guidance": [True, False], "alignment": [True, False]}
     if switch and switch not in switches:
         raise InvalidInput(f"{switch[:50]!r} is no switch", hint=f"one of {', '.join(switches)}", where="switch")
+    seeds = fields.given(seeds=int).get("seeds", 3)
+    if not 1 <= seeds <= MOST_SEEDS:  # before that many are listed
+        raise InvalidInput(f"an experiment has 1 to {MOST_SEEDS} seeds", where="seeds")
     return ExperimentRequest(
         name=fields.text("name") or "experiment",
         target=fields.given(target=Target).get("target", Target.CUDA),
         problems=[ProblemInput(id=name) for name in fields.everything.get("problem", []) if name],
-        seeds=list(range(fields.given(seeds=int).get("seeds", 3))),
+        seeds=list(range(seeds)),
         switches={switch: list(switches[switch])} if switch else {},
     )
 

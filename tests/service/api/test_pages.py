@@ -194,6 +194,9 @@ def test_buttons_do_what_rest_does_and_only_from_these_pages(browser: httpx.Clie
         {**form, "problem": "", "source": SOURCE, "tensors": "float16"},
     ):
         assert browser.post("/ui/submit", data=wrong).status_code == 422
+    for seeds in ("0", str(10**18)):
+        refused = browser.post("/ui/experiments", data={"problem": "softmax", "target": "cpu", "seeds": seeds})
+        assert (refused.status_code, "1 to 100 seeds" in refused.text) == (422, True)
     for action, data, state in (("pause", {}, "paused"), ("resume", {}, "queued"), ("cancel", {}, "cancelled")):
         assert browser.post(f"/ui/jobs/{job}/{action}", data=data).status_code == 303
         assert team.http.get(f"/v1/jobs/{job}").json()["state"] == state
