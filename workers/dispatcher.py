@@ -46,7 +46,7 @@ def dispatch(database: Database, redispatch: timedelta, bundle_seconds: float = 
     slow answers would hold all of them.
 
     Where the steps of :data:`AGENTS_QUEUE` are short on average, a slot takes a bundle of as many as take
-    ``bundle_seconds``. One transaction per queue, because steps are locked in the order of their ids.
+    ``bundle_seconds``. One transaction per queue.
     """
     with database.reading() as session:
         drained = drained_scopes(session)

@@ -20,7 +20,7 @@ from cupilot.exports import ExportFormat, Winner, archive
 from cupilot.jobs import continuing, remeasuring
 from cupilot.schemas.steering import ForkRequest, RetryRequest
 from cupilot.storage.jobs import steering
-from cupilot.storage.jobs.jobs import change_job, request_cancel
+from cupilot.storage.jobs.jobs import change_job, request_cancel, request_cancels
 from cupilot.storage.jobs.report_views import report_on
 from cupilot.storage.people.people import team_of_job
 from cupilot.storage.pool.techniques import check_known
@@ -104,13 +104,15 @@ def bulk(session: Transaction, caller: Actor, fields: Fields) -> Response:
         raise InvalidInput("no job was chosen", hint="tick one job at least", where="job")
     if fields.text("action") == "compare":
         return seen(f"/compare?{urlencode([('of', job) for job in chosen])}")
-    for job in chosen:
-        try:
-            known = UUID(job)
-        except ValueError as error:
-            raise InvalidInput(f"{job[:50]!r} is no job", where="job") from error
-        request_cancel(session, caller.team_id, known)
+    request_cancels(session, caller.team_id, [_job_id(job) for job in chosen])
     return seen("")
+
+
+def _job_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError as error:
+        raise InvalidInput(f"{text[:50]!r} is no job", where="job") from error
 
 
 @router.post("/jobs/{job}/{action}")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, insert, select, tuple_, update
+from sqlalchemy import CTE, ColumnElement, Select, case, func, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from cupilot.domain.errors import Conflict
@@ -77,6 +77,14 @@ def lock_jobs(session: Session, job_ids: Iterable[uuid.UUID]) -> Mapping[uuid.UU
     """Return the rows of several jobs by id, locked in the order of their ids, so that no two who do this deadlock."""
     query = select(Job).where(Job.id.in_({*job_ids})).order_by(Job.id).with_for_update(key_share=True)
     return {job.id: job for job in session.scalars(query.execution_options(populate_existing=True))}
+
+
+def not_locked(rows: Select[uuid.UUID]) -> CTE:
+    """Return those of the rows that no other transaction has locked, locked: whoever updates them waits for nobody.
+
+    For what the scheduler does again at its next tick.
+    """
+    return rows.with_for_update(key_share=True, skip_locked=True).cte("not_locked")
 
 
 def lock_generation(session: Session, generation_id: uuid.UUID) -> Generation:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 
 from sqlalchemy import func, select
@@ -20,6 +19,7 @@ from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.experiments import Experiment
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.queue import Step
+from cupilot.storage.db.transitions import lock_jobs
 from cupilot.storage.jobs.jobs import IdempotencyMismatch, request_cancel, submit_job
 
 
@@ -111,8 +111,9 @@ def cancel_experiment(session: Session, team_id: uuid.UUID, experiment_id: uuid.
         if not open_jobs:
             raise Conflict("the experiment has ended already: all its jobs are final")
         experiment.cancel_requested_at = func.now()
+    jobs = lock_jobs(session, open_jobs)  # all before any is cancelled, as in request_cancels
     for job_id in open_jobs:
-        with suppress(Conflict):  # ended between the look and the lock
+        if not jobs[job_id].state.final:  # ended between the look and the lock
             request_cancel(session, team_id, job_id)
     session.flush()
     session.refresh(experiment)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +20,7 @@ from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.experiments import Experiment
 from cupilot.storage.db.tables.jobs import Job, ProblemRow
 from cupilot.storage.db.tables.queue import Step
-from cupilot.storage.db.transitions import lock_job, move_job, record_event
+from cupilot.storage.db.transitions import lock_job, lock_jobs, move_job, record_event
 from cupilot.storage.jobs.endings import end_job, stop_queued_work
 from cupilot.storage.jobs.problems import ensure_problem, problem_value
 from cupilot.storage.people.quotas import FIRST_STEP, check_queue
@@ -124,6 +124,19 @@ def request_cancel(session: Session, team_id: uuid.UUID, job_id: uuid.UUID) -> J
         end_job(session, job, JobState.CANCELLED, reason="cancel_requested")
     notify(session)
     return job
+
+
+def request_cancels(session: Session, team_id: uuid.UUID, job_ids: Sequence[uuid.UUID]) -> None:
+    """Stop several jobs, as :func:`request_cancel` does each; all are locked before anything of them is.
+
+    Workers lock the jobs of a bundle in the order of their ids, and so does this; one job after the other, each with
+    its steps, would deadlock with them.
+    """
+    for job_id in job_ids:
+        get_job(session, team_id, job_id)
+    lock_jobs(session, job_ids)
+    for job_id in job_ids:
+        request_cancel(session, team_id, job_id)
 
 
 def change_job(

@@ -53,7 +53,7 @@ def pause_job(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, author: s
 def _recall_published_steps(session: Session, job: Job) -> None:
     """Recall published steps that no worker has claimed: the scheduler publishes them again after a resume.
 
-    The rows are locked in the order of their ids, as the dispatcher locks them, so that the two cannot deadlock.
+    The rows are locked in the order of their ids, as whatever ends a job locks them. The dispatcher waits for none.
     """
     unclaimed = select(Step.id).where(Step.job_id == job.id, Step.state == StepState.QUEUED)
     steps = session.scalars(unclaimed.order_by(Step.id).with_for_update(key_share=True)).all()

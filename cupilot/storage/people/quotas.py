@@ -19,6 +19,7 @@ from cupilot.storage.db.engine import rows
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.people import GpuUsage, Team
 from cupilot.storage.db.tables.queue import Step
+from cupilot.storage.db.transitions import not_locked
 
 BEGUN = (JobState.PREPARING, JobState.EVOLVING)
 """States that count as running; a paused job does not, and takes its place again when it is resumed."""
@@ -115,9 +116,9 @@ def _note(session: Session, reason: str, message: str, applies: ColumnElement[bo
         (queued & ~applies & (Job.reason == reason), None, None),
     )
     for condition, word, text in changes:
-        session.execute(
-            update(Job).where(condition).values(reason=word, message=text).execution_options(synchronize_session=False)
-        )
+        jobs = not_locked(select(Job.id).where(condition))
+        changed = update(Job).where(Job.id == jobs.c.id).values(reason=word, message=text)
+        session.execute(changed.execution_options(synchronize_session=False))
 
 
 def _without_gpu() -> Select[uuid.UUID]:

@@ -22,6 +22,7 @@ from cupilot.domain.states import JobState, StepKind, StepState
 from cupilot.storage.db.engine import settings_of
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.queue import Outbox, Step
+from cupilot.storage.db.transitions import not_locked
 from cupilot.storage.people.quotas import may_begin
 from cupilot.storage.queue.fairness import fair_order, fair_values, published_or_claimed, step_seconds
 from cupilot.storage.queue.steps import LONGEST_RETRY
@@ -148,11 +149,10 @@ def anything_unsent(session: Session) -> bool:
 
 def place_steps(session: Session, unplaced: str, queue: str) -> None:
     """Move steps from where no worker looks to the queue of a live device class."""
+    waiting = (Step.state == StepState.QUEUED) & (Step.queue == unplaced) & Step.dispatched_at.is_(None)
+    steps = not_locked(select(Step.id).where(waiting))
     session.execute(
-        update(Step)
-        .where(Step.state == StepState.QUEUED, Step.queue == unplaced, Step.dispatched_at.is_(None))
-        .values(queue=queue)
-        .execution_options(synchronize_session=False)
+        update(Step).where(Step.id == steps.c.id).values(queue=queue).execution_options(synchronize_session=False)
     )
 
 
@@ -163,10 +163,11 @@ def place_again(session: Session, left: Sequence[str], queue: str) -> None:
     sent again, and if a worker comes back and reads the old ones, each is claimed once.
     """
     unbound = select(Job.id).where(Job.id == Step.job_id, Job.target == Target.CUDA, Job.experiment_id.is_(None))
+    waiting = (Step.state == StepState.QUEUED) & Step.finished_at.is_(None) & Step.queue.in_(left)
+    steps = not_locked(select(Step.id).where(waiting, Step.kind == StepKind.PREPARE, unbound.exists()))
     session.execute(
         update(Step)
-        .where(Step.state == StepState.QUEUED, Step.finished_at.is_(None), Step.queue.in_(left))
-        .where(Step.kind == StepKind.PREPARE, unbound.exists())
+        .where(Step.id == steps.c.id)
         .values(queue=queue, dispatched_at=None, dispatches=0)
         .execution_options(synchronize_session=False)
     )
@@ -231,8 +232,9 @@ def _note_waiting(session: Session, where: ColumnElement[bool], reason: str, mes
         (~stuck & (Job.reason == reason), {"reason": None, "message": None}),
     )
     for condition, values in changes:
+        jobs = not_locked(select(Job.id).where(open_jobs, condition))
         session.execute(
-            update(Job).where(open_jobs, condition).values(values).execution_options(synchronize_session=False)
+            update(Job).where(Job.id == jobs.c.id).values(values).execution_options(synchronize_session=False)
         )
 
 
@@ -278,17 +280,17 @@ def _may_run() -> ColumnElement[bool]:
 
 
 def _publish(session: Session, steps: Sequence[uuid.UUID], *conditions: ColumnElement[bool], bundle: int = 1) -> int:
-    """Mark steps as dispatched, locked in the order of their ids, and write their messages in the order given.
+    """Mark steps as dispatched, and write their messages in the order given; those that are locked wait for the next
+    tick, so that nobody who locks many steps, as a cancel does, holds up the others.
 
     Only first attempts travel together: a step that has cost its worker once is alone when it does so again.
     """
     if not steps:
         return 0
-    still = select(Step.id).where(Step.id.in_(steps), Step.state == StepState.QUEUED, *conditions)
-    locked = still.order_by(Step.id).with_for_update(key_share=True).cte("locked")
+    ready = not_locked(select(Step.id).where(Step.id.in_(steps), Step.state == StepState.QUEUED, *conditions))
     rows = session.execute(
         update(Step)
-        .where(Step.id == locked.c.id, Job.id == Step.job_id)
+        .where(Step.id == ready.c.id, Job.id == Step.job_id)
         .values(dispatched_at=func.clock_timestamp(), dispatches=Step.dispatches + 1)
         .returning(Step.id, Step.attempt, Step.queue, Job.traceparent)
         .execution_options(synchronize_session=False)

@@ -18,6 +18,7 @@ from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.people import Team
 from cupilot.storage.db.tables.queue import Outbox, Step, WorkerRow
+from cupilot.storage.db.transitions import lock_job
 from cupilot.storage.people.teams import ensure_team
 from cupilot.storage.queue.cluster import cluster_overview, forget_worker, register_worker
 from cupilot.storage.queue.steps import AGENTS_QUEUE, MODELS_QUEUE, add_step, claim_step
@@ -233,6 +234,20 @@ def test_two_relays_at_once_send_each_message_once(rig: Rig) -> None:
     rig.postbox.send_task = send_beside_another  # type: ignore[method-assign]
     rig.publish()
     assert len(rig.postbox.sent) == len({message[1][0] for message in rig.postbox.sent}) == 2
+
+
+@pytest.mark.parametrize("target", Target)
+def test_the_dispatcher_waits_for_nobody_who_locks_jobs_and_their_steps(rig: Rig, target: Target) -> None:
+    """As one who cancels many does; what was locked is sent at a later tick."""
+    jobs = [rig.submit(target=target) for _ in range(2)]
+    with rig.database.transaction() as session:
+        lock_job(session, jobs[0])
+        session.execute(select(Step).where(Step.job_id == jobs[0]).with_for_update())
+        note_missing(rig.database)
+        if target is Target.CUDA:
+            _gpu(rig, "sm_90", slots=2)
+        assert [message[1][0] for message in rig.publish()] == [str(rig.step(jobs[1], "prepare").id)]
+    assert [message[1][0] for message in rig.publish()] == [str(rig.step(jobs[0], "prepare").id)]
 
 
 def test_a_cuda_job_goes_to_the_class_with_the_most_room(rig: Rig) -> None:

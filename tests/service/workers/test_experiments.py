@@ -6,18 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.experiments.matrix import Arm, ExperimentSpec, configuration
 from cupilot.domain.job import AgentKind, Budgets
 from cupilot.domain.problem import Target
-from cupilot.domain.states import LlmCallState, WorkerKind
+from cupilot.domain.states import JobState, LlmCallState, WorkerKind
 from cupilot.jobs.experiments import ClassesDiffer, draft
 from cupilot.reports.outcomes import OutcomeState
 from cupilot.schemas import ExperimentRequest, ProblemInput
@@ -27,8 +29,10 @@ from cupilot.storage.db.tables.experiments import Experiment
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.models import LlmCall
 from cupilot.storage.db.tables.queue import Step
+from cupilot.storage.db.transitions import lock_job
 from cupilot.storage.experiments.experiments import cancel_experiment, create_experiment
 from cupilot.storage.experiments.report import experiment_report
+from cupilot.storage.jobs.jobs import request_cancels
 from cupilot.storage.people.teams import ensure_team
 from cupilot.storage.queue.cluster import beat, register_worker
 from cupilot.storage.queue.steps import device_queue
@@ -173,6 +177,34 @@ def test_cancel_while_jobs_run_ends_each_of_them_once(database: Database, settin
     assert {outcome.standing for outcome in report.outcomes} == {OutcomeState.LOST}
     for outcome in report.outcomes:
         assert rig.events(uuid.UUID(outcome.job)).count("job.cancelled") == 1
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_cancelling_many_jobs_does_not_deadlock_with_a_bundle_of_theirs(database: Database, together: bool) -> None:
+    """A bundle locks its jobs by id; here the first one that was made has the last id."""
+    team, experiment = create(database, spec(problems=1, seeds=1))
+    with database.transaction() as session:
+        low, high = session.scalars(select(Job).order_by(Job.id)).all()
+        low.created_at, high.created_at = sorted((low.created_at, high.created_at), reverse=True)
+
+    def cancel() -> None:
+        with database.transaction() as session:
+            if together:
+                cancel_experiment(session, team, experiment)
+            else:
+                request_cancels(session, team, [high.id, low.id])
+
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    with ThreadPoolExecutor(1) as pool:
+        with database.transaction() as session:
+            lock_job(session, low.id)
+            cancelled = pool.submit(cancel)
+            while not (session.execute(waiting).scalar_one() or cancelled.done()):
+                time.sleep(0.01)
+            lock_job(session, high.id)
+        cancelled.result()
+    with database.transaction() as session:
+        assert set(session.scalars(select(Job.state))) == {JobState.CANCELLED}
 
 
 def test_an_experiment_stays_on_one_class_of_gpus(database: Database) -> None:
