@@ -32,11 +32,16 @@ class LacksMemory(InfrastructureFailure):
     """The judge had too little memory for the problem, so that the job's other kernels will fare no better there."""
 
 
+def infrastructure(failure: Failure) -> InfrastructureFailure:
+    """Return the exception for a failure that says nothing about the kernel or the problem."""
+    lacks_memory = failure.details.get("code") == LACKS_MEMORY
+    return (LacksMemory if lacks_memory else InfrastructureFailure)(failure.message)
+
+
 def raise_infrastructure(failure: Failure | None) -> None:
     """Raise :class:`InfrastructureFailure` for a failure that says nothing about the kernel or the problem."""
     if failure is not None and failure.kind is FailureKind.INFRASTRUCTURE:
-        lacks_memory = failure.details.get("code") == LACKS_MEMORY
-        raise (LacksMemory if lacks_memory else InfrastructureFailure)(failure.message)
+        raise infrastructure(failure)
 
 
 class StageJudge(Protocol):

@@ -51,8 +51,6 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2.0
 """Delay before a step's second attempt; it doubles with each further one, up to a limit."""
-MEMORY_ATTEMPTS = 2
-"""At a problem that is too large to be judged: another device may have more room, or this one have it later."""
 STORE_RETRY_SECONDS = 1.0
 """Pause between attempts to store a result while the database is away."""
 
@@ -124,13 +122,14 @@ def fail_attempt(
 ) -> str:
     """Charge a failed attempt of a running step: queue it again, or fail it after the last one.
 
-    Job and step are locked; ``busy_seconds`` is as in :func:`cupilot.storage.db.transitions.move_step`.
+    A problem that is too large to be judged has one more attempt: another device may have more room, or this one have
+    it later. Job and step are locked; ``busy_seconds`` is as in :func:`cupilot.storage.db.transitions.move_step`.
     Returns ``retried`` or ``failed``.
     """
     error = {"reason": reason, "message": message[:2_000]}
     lose_open_calls(session, job, [step.id])
-    attempts = min(MEMORY_ATTEMPTS, step.max_attempts) if reason == FailureKind.OUT_OF_MEMORY else step.max_attempts
-    if step.attempt < attempts:
+    too_large = reason == FailureKind.OUT_OF_MEMORY and (step.error or {}).get("reason") == reason
+    if step.attempt < step.max_attempts and not too_large:
         after = timedelta(seconds=RETRY_SECONDS * 2 ** (step.attempt - 1))
         retry_step(session, step, error, after=after, event=event, busy_seconds=busy_seconds)
         return "retried"

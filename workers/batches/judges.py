@@ -22,7 +22,7 @@ from cupilot.storage.db.engine import Database
 from cupilot.storage.db.transitions import Stale
 from cupilot.storage.queue.steps import Claim
 from workers.judge import Judge
-from workers.stages import InfrastructureFailure
+from workers.stages import InfrastructureFailure, infrastructure
 from workers.tools import Tools
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class AnsweringJudge(BatchJudge):
         if not asked.question.same_subject(self._question):
             raise Stale("the step asks for something else than what was exported")
         if self._record.failure is not None:
-            raise InfrastructureFailure(self._record.failure.message)
+            raise infrastructure(self._record.failure)
         return self._record
 
 

@@ -105,6 +105,20 @@ def test_no_worker_gets_what_a_batch_holds_and_workers_keep_their_slots(
     assert len(rig.judge.calls) == 1
 
 
+def test_a_problem_too_large_for_the_batches_machine_ends_its_job_with_that_reason(
+    rig: Rig, batches: Batches, tmp_path: Path
+) -> None:
+    rig.players.initial = [strategy("large")]
+    job = rig.submit()
+    while not rig.job(job).state.final:
+        path = batches.export(tmp_path)
+        assert set(outcomes(batches.hand_in(id_of(path), judged(path)))) == {"received"}
+        batches.run_agents()
+        for step in rig.steps(job):
+            rig.make_ready(step.id)
+    assert (rig.job(job).state, rig.job(job).reason) == (JobState.FAILED, "out_of_memory")
+
+
 def test_a_limit_and_a_job_narrow_an_export(rig: Rig, batches: Batches, evaluating: uuid.UUID, tmp_path: Path) -> None:
     other = rig.submit(team="green")
     with BatchFile(batches.export(tmp_path, job=evaluating, limit=2)) as batch:

@@ -23,7 +23,7 @@ from cupilot.storage.jobs.job_views import job_view
 from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.people.teams import ensure_team
 from cupilot.storage.queue.cluster import cluster_overview
-from cupilot.storage.queue.steps import claim_step
+from cupilot.storage.queue.steps import claim_step, release_step
 from tests.service.doubles import strategy
 from tests.service.rig import Message, Rig
 from workers.clock import ClockWatch
@@ -197,6 +197,21 @@ def test_a_job_with_a_kernel_outlives_one_that_the_judge_lacked_memory_for(
     _finish(rig)
     assert rig.job(job_id).state is JobState.SUCCEEDED
     assert [candidate.reason for candidate in rig.candidates(job_id)] == [None, "out_of_memory"]
+
+
+def test_a_step_that_was_released_is_tried_twice_where_the_judge_lacks_memory(
+    database: Database, settings: Settings
+) -> None:
+    rig = Rig(database, settings, [strategy("t1"), strategy("large")])
+    job_id = rig.submit(method=SceConfig(population=2, generations=1, elites=1))
+    step_id, attempt = rig.run_until(job_id, "c1/evaluate/0")[1]
+    with database.transaction() as session:
+        held = claim_step(session, uuid.UUID(step_id), attempt, "gpu-1", timedelta(minutes=1))
+        assert held is not None
+        release_step(session, held)
+    _finish(rig)
+    assert rig.judge.calls.count("evaluate large") == 2
+    assert rig.candidates(job_id)[1].reason == "out_of_memory"
 
 
 def test_a_worker_whose_device_is_lost_gets_no_more_work(database: Database, settings: Settings) -> None:
