@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class TooManyStreams(CupilotError):
-    """This process, or this team, has as many open streams as it may have."""
+    """This process, or this team, has as many open streams, and requests that wait for events, as it may have."""
 
     code = "too_many_streams"
     status = 429
@@ -145,7 +145,8 @@ class Hub:
             if len(self._subscriptions) >= self._limit or of_team >= self._team_limit:
                 whose = "your team has" if of_team >= self._team_limit else "this server has"
                 raise TooManyStreams(
-                    f"{whose} too many open event streams", hint="close some, or read the events with after and wait"
+                    f"{whose} too many open event streams and requests that wait for events",
+                    hint="close some, or read the events with after, and without wait",
                 )
             if self._thread is None:
                 self._position = max(self._position, now)

@@ -66,7 +66,7 @@ class Settings(BaseSettings):
     job_keep_days: float | None = Field(default=None, gt=0)
     """After which logs, prompts, answers and unproven kernels' sources of a final job are pruned; None keeps them."""
     streams: int = Field(default=500, ge=0)
-    """Open event streams of one API process..."""
+    """Open event streams of one API process, and requests that wait for events..."""
     streams_per_team: int = Field(default=100, ge=0)
     """...and of one team among them."""
     stream_seconds: float = Field(default=600.0, gt=0)

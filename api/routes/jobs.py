@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Annotated, Any
 from uuid import UUID
@@ -45,7 +44,7 @@ from cupilot.storage.people.people import team_for, team_of_job
 MAX_WAIT_SECONDS = 30.0
 """Below the idle timeout of common proxies (60 s)."""
 LOOK_SECONDS = 0.5
-"""Pause between looks at the database while a request for events waits."""
+"""Pause between looks for whether a client that waits for events is still there."""
 MAX_EVENT = 2**63 - 1
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
@@ -176,7 +175,7 @@ def cancel_job(session: Transaction, team: TeamId, job: UUID, response: Response
     return _with_retry_after(response, views.job_view(session, team, job))
 
 
-@router.get("/{job}/events", summary="List a job's events", responses=errors(401, 404, 422))
+@router.get("/{job}/events", summary="List a job's events", responses=errors(401, 404, 422, 429))
 async def list_events(
     *,
     request: Request,
@@ -189,19 +188,40 @@ async def list_events(
         float, Query(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for an event where there is none.")
     ] = 0.0,
 ) -> EventPage:
-    """List the job's events, one a transition, oldest first. With `wait` the answer waits for the next one."""
+    """List the job's events, one a transition, oldest first. With `wait` the answer waits for the next one.
 
-    def look() -> EventPage:
-        # A transaction of its own for each look: one that stayed open would hold a connection for nothing.
+    A request that waits counts as an open event stream.
+    """
+
+    def look() -> tuple[UUID, EventPage]:
         with database.transaction() as session:
-            return views.list_events(session, authorise(session, credentials), job, after=after, limit=limit)
+            team = authorise(session, credentials)
+            return team, views.list_events(session, team, job, after=after, limit=limit)
+
+    async def look_in_turn() -> tuple[UUID, EventPage]:
+        async with request.app.state.turns.take(client_of(request)):
+            return await run_in_threadpool(look)
 
     deadline = time.monotonic() + wait
-    page = await run_in_threadpool(look)
-    while not page.items and time.monotonic() < deadline and not await request.is_disconnected():
-        await asyncio.sleep(min(LOOK_SECONDS, max(deadline - time.monotonic(), 0.0)))
-        page = await run_in_threadpool(look)
+    team, page = await look_in_turn()
+    if wait and not page.items and await _event_follows(request, team, job, after, deadline):
+        _, page = await look_in_turn()
     return page
+
+
+async def _event_follows(request: Request, team: UUID, job: UUID, after: int, deadline: float) -> bool:
+    """Wait for an event of the job until ``deadline``, or until the client leaves; return whether there is one.
+
+    Holds neither a turn nor a connection to the database meanwhile.
+    """
+    subscription, _ = await run_in_threadpool(request.app.state.hub.subscribe, team, job)
+    try:
+        while (left := deadline - time.monotonic()) > 0 and not await request.is_disconnected():
+            if await subscription.next(after, min(left, LOOK_SECONDS)):
+                return True
+        return False
+    finally:
+        subscription.close()
 
 
 def _ready(view: JobView, status: int = 200) -> Response:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from cupilot import schemas
 from cupilot.client.definitions import call, script, stream
+from cupilot.client.errors import RateLimitedError
 from cupilot.client.protocol import Call, Emit, Pause, Script, Stream, all_items, path
 
 if TYPE_CHECKING:
@@ -178,4 +179,7 @@ def _state_and_events(client: object, job: JobId, after: int) -> Script[tuple[Jo
 def _wait_for_change(client: object, job: JobId, after: int, silence: float) -> Script[None]:
     """Wait until something happens to the job, or nothing has for so many seconds."""
     yield Pause(LOOK_SECONDS)
-    yield from JobCalls.events.ask(client, job, after=after, limit=1, wait=silence)
+    try:
+        yield from JobCalls.events.ask(client, job, after=after, limit=1, wait=silence)
+    except RateLimitedError as error:  # as many of the team wait as may: this one looks now and then
+        yield Pause(error.retry_after or silence)

@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -177,6 +178,37 @@ def test_streams_are_counted_and_limited(world: World, team: Team) -> None:
         next(client.stream_events(job))
         _end(world.database, job)
         wait_until(lambda: app.state.hub.size == 0, "the stream of a job that has ended is over")
+    app.state.database.close()
+
+
+def test_requests_that_wait_for_events_are_counted_and_limited_as_streams_are(
+    world: World, team: Team, stranger: Team
+) -> None:
+    limited = Settings(
+        database_url=SecretStr(world.database.engine.url.render_as_string(hide_password=False)), streams_per_team=1
+    )
+    app = create_app(limited)
+    job, other = _open_job(world, team), _open_job(world, stranger)
+    with (
+        live(app) as url,
+        Client(url, team.key, retries=0) as client,
+        Client(url, stranger.key) as elsewhere,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        last = [*client.all_events(job)][-1].id
+        waiting = pool.submit(client.events, job, after=last, wait=30.0)
+        wait_until(lambda: app.state.hub.size == 1, "a request waits")
+        with pytest.raises(RateLimitedError) as caught:
+            client.events(job, after=last, wait=30.0)
+        assert caught.value.code == "too_many_streams"
+        assert client.events(job, after=last).items == []
+        assert elsewhere.events(other, after=10**9, wait=0.1).items == []
+        _happen(world.database, job, "live")
+        assert [event.kind for event in waiting.result().items] == ["live"]
+        wait_until(lambda: app.state.hub.size == 0, "the place is free again")
+        with pytest.raises(httpx.ReadTimeout):
+            team.http.get(f"{url}/v1/jobs/{job}/events", params={"after": 10**9, "wait": 30}, timeout=0.5)
+        wait_until(lambda: app.state.hub.size == 0, "the place of a client that has left is free again")
     app.state.database.close()
 
 

@@ -143,25 +143,36 @@ def test_a_deletion_is_repeated_and_answers_nothing() -> None:
     assert [asked.method for asked in script.asked] == ["DELETE", "DELETE"]
 
 
-def test_waiting_in_an_event_loop_tells_every_update(pauses: list[float]) -> None:
-    def job(state: str, *, final: bool) -> Answer:
-        problem = {"id": JOB, "name": "softmax", "policy": "fp32", "hash": "h"}
-        view: dict[str, Any] = {
-            "id": JOB, "state": state, "final": final, "problem": problem, "target": "cpu", "agents": "playbook",
-            "method": {}, "budgets": {}, "seed": 0, "priority": "normal", "labels": {}, "generation": 0,
-            "generations": 1, "candidates": 0, "verdicts": {}, "candidate_states": {}, "wall_seconds": 0,
-            "gpu_seconds": 0, "cost_usd": 0, "created_at": "2026-01-01T00:00:00Z",
-        }  # fmt: skip
-        return Answer(body=json.dumps(view).encode())
+def _job(state: str, *, final: bool) -> Answer:
+    problem = {"id": JOB, "name": "softmax", "policy": "fp32", "hash": "h"}
+    view: dict[str, Any] = {
+        "id": JOB, "state": state, "final": final, "problem": problem, "target": "cpu", "agents": "playbook",
+        "method": {}, "budgets": {}, "seed": 0, "priority": "normal", "labels": {}, "generation": 0,
+        "generations": 1, "candidates": 0, "verdicts": {}, "candidate_states": {}, "wall_seconds": 0,
+        "gpu_seconds": 0, "cost_usd": 0, "created_at": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    return Answer(body=json.dumps(view).encode())
 
-    nothing = Answer(body=b'{"items": [], "next_after": 0}')
+
+NOTHING = Answer(body=b'{"items": [], "next_after": 0}')
+
+
+def test_waiting_in_an_event_loop_tells_every_update(pauses: list[float]) -> None:
     told: list[str] = []
-    answers = (job("evolving", final=False), nothing, nothing, job("succeeded", final=True), nothing)
+    answers = (_job("evolving", final=False), NOTHING, NOTHING, _job("succeeded", final=True), NOTHING)
     with serve(*answers) as script:
         final = _awaited(script, lambda client: client.wait(JOB, lambda view, _: told.append(view.state)))
     assert final.final
     assert told == ["evolving", "succeeded"]
     assert pauses == [0.5]
+
+
+def test_a_job_is_waited_for_where_too_many_wait_already(pauses: list[float]) -> None:
+    crowded = _error(429, "too_many_streams", {"Retry-After": "5"})
+    answers = (_job("evolving", final=False), NOTHING, crowded, _job("succeeded", final=True), NOTHING)
+    with serve(*answers) as script, Client(script.url, "key", retries=0) as client:
+        assert client.wait(JOB).final
+    assert pauses == [0.5, 5.0]
 
 
 JOB = "3f2b8c1e-0000-4000-8000-000000000001"
