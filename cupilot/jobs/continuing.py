@@ -159,7 +159,7 @@ def _changed(session: Session, caller: Caller, job: uuid.UUID, request: RetryReq
     old = job_spec(session, get_job(session, caller.team_id, job))
     changes = {name: getattr(request, name) for name in request.model_fields_set if getattr(request, name) is not None}
     spec = old.model_copy(update=changes)
-    check_agents(session, spec.method, spec.agents)
+    check_agents(session, spec.method, spec.agents, spec.problem)
     return spec
 
 

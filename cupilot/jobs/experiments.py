@@ -54,9 +54,9 @@ class Draft:
 def draft(session: Session, team: UUID, request: ExperimentRequest) -> Draft:
     """Return the experiment that a request asks for; InvalidInput and its kin where there cannot be such a one."""
     arms = _arms(request)
-    for arm in arms:
-        check_agents(session, read_config(arm.method), arm.agents)
     problems = [problem_of(session, team, wanted, request.target) for wanted in request.problems]
+    for arm in arms:
+        check_agents(session, read_config(arm.method), arm.agents, *problems)
     _check_distinct([problem.content_hash() for problem in problems], "problems")
     _check_distinct(request.seeds, "seeds")
     jobs = len(arms) * len(problems) * len(request.seeds)

@@ -109,23 +109,26 @@ def spec_of(session: Session, team: UUID, request: JobRequest) -> JobSpec:
 
     Raises :class:`InvalidInput` and its kin where no job can be made of it.
     """
-    check_agents(session, request.method, request.agents)
     problem = problem_of(session, team, request.problem, request.target)
-    if request.agents is AgentKind.PLAYBOOK and problem.workloads():
-        raise InvalidInput(
-            "the playbook writes kernels for one shape, and this problem has several workloads",
-            hint='use "agents": "llm", or judge a kernel of your own with POST /v1/imports',
-            where="body.agents",
-        )
+    check_agents(session, request.method, request.agents, problem)
     return JobSpec(
         problem=problem,
         **{name: getattr(request, name) for name in JobSpec.model_fields if name != "problem"},
     )
 
 
-def check_agents(session: Session, method: MethodConfig, agents: AgentKind) -> None:
-    """Raise where the agents cannot play the method, or need a model and no live worker has one."""
+def check_agents(session: Session, method: MethodConfig, agents: AgentKind, *problems: Problem) -> None:
+    """Raise where the agents cannot play the method or one of the problems, or no live worker has the model they need.
+
+    Every way to start a search goes through here.
+    """
     check_playable(method, agents)
+    if agents is AgentKind.PLAYBOOK and any(problem.workloads() for problem in problems):
+        raise InvalidInput(
+            "the playbook writes kernels for one shape, and this problem has several workloads",
+            hint='use "agents": "llm", or judge a kernel of your own with POST /v1/imports',
+            where="body.agents",
+        )
     if agents is not AgentKind.PLAYBOOK and not anyone_listens(session, MODELS_QUEUE):
         raise AgentsUnavailable(
             f"agents of kind {agents.value} are not available here",

@@ -189,14 +189,30 @@ def test_a_file_that_cannot_be_a_problem_is_refused(team: Team, source: str, whe
     assert _error(response)["where"] == where
 
 
+SEVERAL = 'ROWS = 4\nWORKLOADS = [{"name": "one", "values": {"ROWS": 8}}]\n' + SOURCE
+
+
 def test_several_workloads_are_not_for_the_playbook(team: Team) -> None:
-    several = 'ROWS = 4\nWORKLOADS = [{"name": "one", "values": {"ROWS": 8}}]\n' + SOURCE
-    response = team.http.post("/v1/jobs", json=job_request(problem={"source": several}))
+    response = team.http.post("/v1/jobs", json=job_request(problem={"source": SEVERAL}))
     assert (response.status_code, _error(response)["where"]) == (422, "body.agents")
     assert "several workloads" in _error(response)["message"]
-    unknown = several.replace('"ROWS": 8', '"COLUMNS": 8')
+    unknown = SEVERAL.replace('"ROWS": 8', '"COLUMNS": 8')
     response = team.http.post("/v1/jobs", json=job_request(problem={"source": unknown}))
     assert (_error(response)["code"], _error(response)["where"]) == ("invalid_problem", "problem.source:2")
+
+
+def test_nor_do_experiments_forks_and_retries_give_them_to_the_playbook(world: World, team: Team) -> None:
+    with world.database.transaction() as session:
+        job = evolved(session, team.id, JobState.CANCELLED, Problem(name="several", source=SEVERAL)).id
+    matrix = {"name": "several", "target": "cpu", "problems": [{"source": SEVERAL}], "seeds": [0]}
+    for path, body in (
+        ("/v1/experiments", matrix),
+        (f"/v1/jobs/{job}/candidates/0/fork", {}),
+        (f"/v1/jobs/{job}/retry", {}),
+    ):
+        response = team.http.post(path, json=body)
+        assert response.status_code == 422, response.text
+        assert "several workloads" in _error(response)["message"]
 
 
 def test_a_file_is_never_run_by_the_api(team: Team, tmp_path: Any) -> None:
