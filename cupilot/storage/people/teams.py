@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import uuid
 from datetime import timedelta
@@ -22,6 +23,7 @@ KEY_MARK = "cpk"
 USE_RESOLUTION = timedelta(minutes=1)
 """Shortest interval between writes of ``last_used_at``: a key in use would otherwise cost a write a request."""
 
+_FORM = re.compile(rf"({KEY_MARK}_[0-9a-f]{{8}})_.{{32}}", re.DOTALL)
 _STALE = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < func.now() - USE_RESOLUTION)
 _KEY = (
     select(
@@ -163,10 +165,8 @@ def _valid(session: Session, secret: str) -> Any:
 
 def prefix_of(secret: str) -> str | None:
     """Return the start by which a secret's key is found; None for what has not the form of a key."""
-    parts = secret.split("_", 2)
-    if len(parts) != 3 or parts[0] != KEY_MARK or len(parts[1]) != 8 or len(parts[2]) < 32:
-        return None
-    return f"{parts[0]}_{parts[1]}"
+    form = _FORM.match(secret)
+    return form[1] if form else None
 
 
 def _own_account(session: Session, team: Team, name: str) -> User:

@@ -285,6 +285,10 @@ def test_without_a_valid_key_there_is_only_the_door(world: World, team: Team, jo
         assert (answer.status_code, answer.headers["Location"]) == (303, "/ui/login")
     assert "Sign in" in shown(nobody, "/ui/login")
     assert nobody.post("/ui/login", data={"key": "cpk_wrong"}).status_code == 401
+    rest = f"1234567_{'a' * 43}"
+    assert nobody.post("/ui/login", data={"key": f"cpk_\0{rest}"}).status_code == 401
+    escaped = nobody.get("/ui", headers={"Cookie": f'cupilot_key="cpk_\\000{rest}"'})
+    assert (escaped.status_code, escaped.headers["Location"]) == (303, "/ui/login")
     assert nobody.post("/ui/login", content=b"key=" + b"x" * 2_000).status_code == 422
     browser = visit(world, team.key)
     assert browser.post("/ui/logout").status_code == 303

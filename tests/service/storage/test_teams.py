@@ -36,7 +36,12 @@ def test_a_key_opens_its_team_and_only_its_hash_is_kept(database: Database) -> N
         assert session.get_one(ApiKey, key.id).last_used_at is not None
 
 
-@pytest.mark.parametrize("change", ["", "x", "cpk_", "cpk_12345678_", "not a key at all", "cpk_12345678_" + "a" * 43])
+NUL = "cpk_\0" + "1234567_" + "a" * 43
+
+
+@pytest.mark.parametrize(
+    "change", ["", "x", "cpk_", "cpk_12345678_", "not a key at all", "cpk_12345678_" + "a" * 43, NUL]
+)
 def test_anything_else_opens_nothing(database: Database, change: str) -> None:
     with database.transaction() as session:
         create_api_key(session, ensure_team(session, "blue"), "laptop")
