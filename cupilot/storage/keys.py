@@ -24,7 +24,7 @@ from cupilot.storage.db.changes import changes, watch
 from cupilot.storage.db.engine import Database, database
 from cupilot.storage.db.tables.people import ApiKey, User
 from cupilot.storage.people.audit import add_own_entry
-from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
+from cupilot.storage.people.teams import create_api_key, ensure_account, ensure_team, ensure_user, set_role
 
 OPERATORS = "operators"
 """The team that a first cluster admin's key is for, where none is named."""
@@ -95,7 +95,7 @@ def _bootstrap(session: Session, options: argparse.Namespace) -> int:
 
 def _create(session: Session, options: argparse.Namespace) -> int:
     team = ensure_team(session, options.team)
-    account = ensure_user(session, options.name, team=team)
+    account = ensure_account(session, options.name, team)
     set_role(session, team, account, Role(options.role))
     scope = (
         Scope(options.scope) if options.scope else next(scope for scope in Scope if scope.role is Role(options.role))

@@ -22,7 +22,7 @@ from cupilot.storage.db.engine import notify
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.people import ApiKey, Membership, Team, User
 from cupilot.storage.people.identities import forget_identities
-from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
+from cupilot.storage.people.teams import create_api_key, ensure_account, ensure_team, ensure_user, set_role
 
 
 class LastAdmin(Conflict):
@@ -145,11 +145,13 @@ def remove_member(session: Session, team: Team, name: str) -> None:
 
 
 def make_service_account(session: Session, team: Team, name: str, role: Role) -> tuple[User, Membership]:
-    """Make a new service account of the team; raises :class:`Conflict` where the name is taken."""
-    if session.scalars(select(User.id).where(User.name == name, User.team_id == team.id)).first() is not None:
+    """Make a service account of the team, or one that was removed anew; raises :class:`Conflict` where the name is
+    taken."""
+    removed = User.disabled_at.is_not(None) & User.id.not_in(select(Membership.user_id))
+    if session.scalars(select(User.id).where(User.name == name, User.team_id == team.id, ~removed)).first() is not None:
         raise Conflict(f"there is a service account {name} in team {team.name} already")
     note(session, "user.name", None, name)
-    user = ensure_user(session, name, team=team)
+    user = ensure_account(session, name, team)
     return user, set_role(session, team, user, role)
 
 

@@ -66,6 +66,21 @@ def ensure_user(session: Session, name: str, *, team: Team | None = None) -> Use
     return session.scalars(select(User).where(User.name == name, home)).one()
 
 
+def ensure_account(session: Session, name: str, team: Team) -> User:
+    """Return the service account of the team, made where there is none; one that was removed is enabled again.
+
+    The keys that it had before are revoked then: whoever still has one must not come in by it.
+    """
+    account = ensure_user(session, name, team=team)
+    session.refresh(account, with_for_update={"key_share": True})  # of two at once, one enables it
+    if account.disabled_at is not None:
+        account.disabled_at = None
+        for key in session.scalars(select(ApiKey).where(ApiKey.user_id == account.id, ApiKey.revoked_at.is_(None))):
+            key.revoked_at = func.now()
+        session.flush()
+    return account
+
+
 def set_role(session: Session, team: Team, user: User, role: Role) -> Membership:
     """Make the user a member of the team in this role, whatever it was before."""
     key = (Membership.team_id == team.id) & (Membership.user_id == user.id)
@@ -170,7 +185,7 @@ def prefix_of(secret: str) -> str | None:
 
 
 def _own_account(session: Session, team: Team, name: str) -> User:
-    account = ensure_user(session, name, team=team)
+    account = ensure_account(session, name, team)
     set_role(session, team, account, Role.ADMIN)
     return account
 

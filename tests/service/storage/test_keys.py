@@ -7,13 +7,16 @@ from datetime import timedelta
 from unittest.mock import ANY
 
 import pytest
+from sqlalchemy.orm import Session
 
+from cupilot.domain.errors import Conflict
 from cupilot.domain.people import Role, Scope
 from cupilot.schemas.people import KeyRequest
 from cupilot.storage.db.engine import Database
 from cupilot.storage.keys import DAYS, main
 from cupilot.storage.people.audit import AuditFilter, list_entries
-from cupilot.storage.people.teams import authenticate, identify
+from cupilot.storage.people.people import make_service_account, remove_member
+from cupilot.storage.people.teams import authenticate, create_api_key, ensure_team, identify
 
 pytestmark = pytest.mark.service
 
@@ -46,6 +49,35 @@ def test_two_keys_of_a_team_are_different_and_revoked_apart(
     one, two = capsys.readouterr().out.split()
     main(["revoke", one[:12]], database)
     assert (_is_valid(database, one), _is_valid(database, two)) == (False, True)
+
+
+def test_the_name_of_a_service_account_that_was_removed_can_be_used_again(
+    database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["create", "compilers", "ci"], database)
+    first = capsys.readouterr().out.strip()
+    with database.transaction() as session:
+        team = ensure_team(session, "compilers")
+        with pytest.raises(Conflict):
+            make_service_account(session, team, "ci", Role.MEMBER)
+        remove_member(session, team, "ci")
+        account, _ = make_service_account(session, team, "ci", Role.VIEWER)
+        _, second = create_api_key(session, team, "ci", user=account)
+        assert (identify(session, first), _role(session, second)) == (None, Role.VIEWER)
+        remove_member(session, team, "ci")
+    main(["create", "compilers", "ci"], database)
+    third = capsys.readouterr().out.strip()
+    with database.transaction() as session:
+        assert (identify(session, first), identify(session, second)) == (None, None)
+        assert _role(session, third) is Role.MEMBER
+        with pytest.raises(Conflict):
+            make_service_account(session, team, "ci", Role.MEMBER)
+
+
+def _role(session: Session, secret: str) -> Role:
+    caller = identify(session, secret)
+    assert caller is not None
+    return caller.role
 
 
 def test_an_unknown_key_cannot_be_revoked(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
