@@ -23,7 +23,7 @@ from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import lock_job, move_job, record_event
 from cupilot.storage.jobs.evolving import store_kernel
 from cupilot.storage.jobs.jobs import get_job
-from cupilot.storage.people.quotas import check_resume
+from cupilot.storage.people.quotas import check_queue, check_resume
 
 MAX_OPEN = 200
 """Directives that one job may have in force."""
@@ -69,7 +69,8 @@ def resume_job(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, author: 
     """Resume a paused job where it stands. Harmless where it is not paused.
 
     Raises :class:`NotFound`, :class:`Conflict` for a job that has ended, and
-    :class:`cupilot.domain.quota.QuotaExceeded` where its team may not run another one now.
+    :class:`cupilot.domain.quota.QuotaExceeded` where its team may not run another one now, or queue one that has not
+    begun.
     """
     job = _locked(session, team_id, job_id)
     if job.state is not JobState.PAUSED:
@@ -78,6 +79,7 @@ def resume_job(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, author: 
     record_event(session, job.id, "job.resumed", data={"by": author})
     if job.started_at is None:
         move_job(session, job, JobState.QUEUED)
+        check_queue(session, job.team_id)
     else:
         check_resume(session, job)
         move_job(session, job, JobState.EVOLVING if job.preparation is not None else JobState.PREPARING)

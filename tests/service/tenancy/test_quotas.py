@@ -18,7 +18,7 @@ from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.people import GpuUsage, Team
 from cupilot.storage.db.tables.queue import WorkerRow
-from cupilot.storage.jobs.jobs import submit_job
+from cupilot.storage.jobs.jobs import request_cancel, submit_job
 from cupilot.storage.jobs.steering import pause_job, resume_job
 from cupilot.storage.jobs.steering_views import quota_view
 from cupilot.storage.models.money import allowance
@@ -68,6 +68,20 @@ def test_two_submissions_race_for_the_last_place_in_the_queue(rig: Rig) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(submit, range(4))) == [False, False, False, True]
     rig.submit("red")  # another team's queue is its own
+
+
+def test_a_paused_job_comes_back_into_the_queue_only_where_there_is_room(rig: Rig) -> None:
+    team = limit(rig, max_queued_jobs=1)
+    paused = rig.submit()
+    with rig.database.transaction() as session:
+        pause_job(session, team, paused, "ann")
+    queued = rig.submit()
+    with pytest.raises(QuotaExceeded), rig.database.transaction() as session:
+        resume_job(session, team, paused, "ann")
+    assert rig.job(paused).state is JobState.PAUSED
+    with rig.database.transaction() as session:
+        request_cancel(session, team, queued)
+        assert resume_job(session, team, paused, "ann").state is JobState.QUEUED
 
 
 def test_without_a_quota_submissions_do_not_wait_for_each_other(rig: Rig) -> None:
