@@ -348,11 +348,14 @@ def initial_strategies(
     seed: int,
     *,
     tried: Sequence[Strategy],
+    outcomes: Mapping[str, str],
     seeds: Sequence[Attempt],
 ) -> InitialStrategies:
     """Ask for at most ``count`` initial strategies; ``seeds`` are the kernels that an epoch begins from."""
     try:
-        strategies = agents().manager.initial_strategies(briefing, pool, count, seed, taken=tried, seeds=seeds)
+        strategies = agents().manager.initial_strategies(
+            briefing, pool, count, seed, taken=tried, seeds=seeds, outcomes=outcomes
+        )
     except (AgentError, CostBudgetReached) as error:
         return InitialStrategies(refusal=error)
     return InitialStrategies(strategies[:count])

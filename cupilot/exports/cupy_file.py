@@ -30,7 +30,7 @@ def files(winner: Winner) -> dict[str, str]:
         headline=texts.headline(winner),
         verdict=winner.evaluation.verdict.value,
         policy=winner.facts.policy.value,
-        function=winner.slug if winner.slug.isidentifier() else f"kernel_{winner.slug}",
+        function=winner.slug,
         parameters=", ".join(inputs),
         given="".join(f"{name}, " for name in inputs).rstrip(),
         code=texts.literal(code),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import keyword
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +19,10 @@ from cupilot.domain.strategy import Strategy
 from cupilot.reports.job import SOURCE_FILES
 from cupilot.schemas import Report
 
-_DEPENDS_ON_MODE = re.compile(r"training|dropout|batch_?norm|instance_?norm|rrelu|multihead|transformer", re.IGNORECASE)
-"""Words of a reference whose result may differ between train() and eval(); it was proven as constructed."""
+_DEPENDS_ON_MODE = re.compile(
+    r"training|dropout|batch_?norm|track_running_stats|rrelu|multihead|transformer", re.IGNORECASE
+)
+"""Names in a reference whose result may differ between train() and eval(); it was proven as constructed."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"][^\n]*$', re.MULTILINE)
 _STATELESS_PREFIXES = ("aten._native_batch_norm_legit_no_training", "aten._native_batch_norm_legit.no_stats")
 
@@ -40,6 +44,22 @@ def refuse_in_place(facts: ProblemFacts) -> None:
                 f"in_place_reference: the reference changes its input {written['ref']}, which its kernel does not",
                 hint="submit a reference that works on a copy, or returns the changed tensor",
             )
+
+
+def slug(name: str) -> str:
+    """Return a problem's name as a name that Python takes: ``23_Softmax.py`` begins with a digit."""
+    short = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:40]
+    return short if short.isidentifier() and not keyword.iskeyword(short) else f"kernel_{short}".strip("_")
+
+
+def depends_on_mode(source: str) -> bool:
+    """Return True if a reference uses what may differ between train() and eval(); words in comments do not count."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)) | ast.alias(name=name):
+                names.add(name)
+    return any(_DEPENDS_ON_MODE.search(name) for name in names)
 
 
 @dataclass(frozen=True)
@@ -86,8 +106,7 @@ class Winner:
     @property
     def slug(self) -> str:
         """The problem's name as a part of Python names."""
-        name = re.sub(r"[^a-z0-9]+", "_", self.report.problem.name.lower()).strip("_")[:40]
-        return name or "kernel"
+        return slug(self.report.problem.name)
 
     @property
     def source_file(self) -> str:
@@ -117,7 +136,7 @@ class Winner:
             "arch": environment.device.arch,
             "device": environment.device.name,
             "policy": self.facts.policy.value,
-            "depends_on_mode": bool(_DEPENDS_ON_MODE.search(self.report.problem.source)),
+            "depends_on_mode": depends_on_mode(self.report.problem.source),
             "given": [_tensor(item) for item in self.facts.tensors if item.role is not Role.OUTPUT],
             "outputs": [_tensor(item) for item in outputs],
             "workspace": dict(resolved.workspace),

@@ -242,7 +242,8 @@ class ComparisonReport(Response):
     """Holm's, of the signed-rank test, over all comparisons of this kind."""
     too_few: bool
     claim: str
-    """`faster`, `slower`, `no difference shown`, or `too few pairs to say`."""
+    """`faster`, `slower`, `no difference shown`, or `too few pairs to say`. Where jobs without a kernel say the
+    opposite, `faster where both have a kernel; has fewer` or `slower where both have a kernel; has more`."""
 
 
 class ConvergencePoint(Response):

@@ -282,6 +282,8 @@ class ScriptedAgents:
         """Pool entries that the last initial call was given."""
         self.seeds: list[Attempt] = []
         """Kernels that it was to begin from."""
+        self.outcomes: dict[str, str] = {}
+        """What was told of earlier strategies, by signature, when initial ones were asked for last."""
         self.lineages: list[list[Attempt]] = []
         """The candidate's ancestors, as each revision was told."""
 
@@ -306,6 +308,7 @@ class ScriptedAgents:
             raise NoTemplate("no template fits this operator")
         self.shown = list(pool)
         self.seeds = list(seeds)
+        self.outcomes = dict(outcomes)
         known = {item.signature() for item in taken}
         fresh = [item for item in self.initial if item.signature() not in known]
         return [InitialStrategy(strategy=item, source=StrategySource.IDEA) for item in fresh[:count]]

@@ -25,7 +25,7 @@ from cupilot.storage.db.transitions import lock_generation, record_event
 from cupilot.storage.experiments.experiments import pool_cutoff
 from cupilot.storage.jobs.evolving import add_candidate, add_strategy, count_down, set_strategy
 from cupilot.storage.jobs.jobs import job_spec
-from cupilot.storage.jobs.progress import preparation_of, strategies_of
+from cupilot.storage.jobs.progress import outcomes_of, preparation_of, strategies_of
 from cupilot.storage.jobs.steering import banned_techniques
 from cupilot.storage.pool.techniques import enter_techniques
 from cupilot.storage.queue.steps import Claim, pin
@@ -53,6 +53,8 @@ class InitialiseInput:
     count: int
     """Strategies that are wanted."""
     tried: list[Strategy]
+    outcomes: dict[str, str]
+    """What the tried ones came to, by signature."""
     seeds: list[Attempt]
     """The kernels that an epoch begins from."""
     pool_until: datetime | None = None
@@ -84,6 +86,7 @@ def load(session: Session, claim: Claim) -> InitialiseInput:
         number=claim.payload["number"],
         count=claim.payload["count"],
         tried=strategies_of(session, job.id),
+        outcomes=outcomes_of(session, job.id),
         seeds=attempts_of(session, list(dict.fromkeys(claim.payload.get("seeds", ())))),
         pool_until=pool_cutoff(session, job),
     )
@@ -101,6 +104,7 @@ def work(step: InitialiseInput, tools: Tools, cancelled: Callable[[], bool]) -> 
         step.count,
         initialise_seed(step.spec.seed, step.number),
         tried=step.tried,
+        outcomes=step.outcomes,
         seeds=step.seeds,
     )
     return InitialiseResult(answer, len(matches))

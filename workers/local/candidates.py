@@ -20,6 +20,7 @@ from cupilot.domain.evolution.fitness import speed_bounds
 from cupilot.domain.evolution.methods import agent_limits, method_for
 from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.evolution.novelty import kernel_key, strategy_key
+from cupilot.domain.evolution.outcomes import outcomes
 from cupilot.domain.evolution.pipeline import (
     Duplicate,
     End,
@@ -51,7 +52,8 @@ class Candidate:
     ordinal: int
     generation: int
     proposal: Proposal
-    strategy: Strategy | None = None
+    strategies: list[Strategy] = field(default_factory=list)
+    """Its own: as asked for, then as aligned."""
     notes: Notes = field(default_factory=Notes)
     written: Kernel | None = None
     """The kernel that is, or was last, to be measured."""
@@ -70,6 +72,11 @@ class Candidate:
         return f"c{self.ordinal}"
 
     @property
+    def strategy(self) -> Strategy | None:
+        """The newest of its strategies."""
+        return self.strategies[-1] if self.strategies else None
+
+    @property
     def kernel(self) -> Kernel | None:
         """The measured kernel that it is."""
         return self.history[self.standing].kernel if self.history else None
@@ -85,11 +92,12 @@ class Candidate:
         return self.confirmation or self.evaluation
 
     @property
-    def outcome(self) -> str:
-        """Return the result in a word: a speedup (``1.57x``), or why there is none."""
-        if self.evaluation is not None and self.evaluation.speedup is not None:
-            return f"{self.evaluation.speedup:.2f}x"
-        return (self.end.reason if self.end else None) or "failed"
+    def result(self) -> tuple[float | None, str | None]:
+        """Return the speedup, or why there is none."""
+        evaluation, reason = self.evaluation, self.end.reason if self.end else None
+        if evaluation is None:
+            return None, reason
+        return evaluation.speedup, reason or (evaluation.failure.kind.value if evaluation.failure else None)
 
     @property
     def tuned(self) -> Kernel | None:
@@ -124,8 +132,6 @@ class Candidates:
     agents: Agents
     pool: LocalPool
     all: list[Candidate] = field(default_factory=list)
-    tried: list[Strategy] = field(default_factory=list)
-    """Every strategy of the job, as asked for and as aligned."""
     kernels: set[str] = field(default_factory=set)
     """Keys of every kernel of the job (:func:`cupilot.domain.evolution.novelty.kernel_key`)."""
 
@@ -136,11 +142,20 @@ class Candidates:
 
     def add(self, generation: int, proposal: Proposal, strategy: Strategy | None = None) -> Candidate:
         """Add a candidate, with its strategy where the operator needs no stage to find one."""
-        candidate = Candidate(len(self.all), generation, proposal, strategy, Notes.of(proposal))
+        strategies = [] if strategy is None else [strategy]
+        candidate = Candidate(len(self.all), generation, proposal, strategies, Notes.of(proposal))
         self.all.append(candidate)
-        if strategy is not None:
-            self.tried.append(strategy)
         return candidate
+
+    @property
+    def tried(self) -> list[Strategy]:
+        """Every strategy of the job, as asked for and as aligned."""
+        return [strategy for candidate in self.all for strategy in candidate.strategies]
+
+    def outcomes(self) -> dict[str, str]:
+        """Return what the strategies of ended candidates came to, by signature."""
+        ended = [candidate for candidate in self.all if candidate.end is not None]
+        return outcomes((strategy, *candidate.result) for candidate in ended for strategy in candidate.strategies)
 
     def has(self, settled: Settled) -> bool:
         """Return whether the job has the settled kernel, or else the settled strategy."""
@@ -193,13 +208,13 @@ class Candidates:
         if settled.repair is not None:
             candidate.note(repairs=(*candidate.notes.repairs, settled.repair))
         if settled.strategy is not None:
-            self._set_strategy(candidate, settled.strategy)
+            candidate.strategies.append(settled.strategy)
         if settled.kernel is not None:
             self.kernels.add(kernel_key(settled.kernel))
             candidate.written = settled.kernel
         if settled.alignment is not None:
             candidate.alignment = settled.alignment
-            self._set_strategy(candidate, settled.alignment.strategy)
+            candidate.strategies.append(settled.alignment.strategy)
             self._learn(candidate, candidate.standing)
         return settled.outcome
 
@@ -219,10 +234,6 @@ class Candidates:
             candidate.history.append(attempt)
             self._learn(candidate, place)
         return judgement.outcome
-
-    def _set_strategy(self, candidate: Candidate, strategy: Strategy) -> None:
-        candidate.strategy = strategy
-        self.tried.append(strategy)
 
     def _is_faster(self, evaluation: Evaluation, standing: Evaluation | None) -> bool:
         """Return whether a performance revision is faster than what it would replace, by their lower bounds."""
@@ -285,14 +296,10 @@ class _Reader:
         return [candidate.seen() for candidate in self.candidates.named(ids)]
 
     def tried(self) -> list[Strategy]:
-        return list(self.candidates.tried)
+        return self.candidates.tried
 
     def outcomes(self) -> dict[str, str]:
-        return {
-            candidate.strategy.signature(): candidate.outcome
-            for candidate in self.candidates.all
-            if candidate.strategy is not None and candidate.end is not None
-        }
+        return self.candidates.outcomes()
 
     def _parents(self) -> list[Candidate]:
         return self.candidates.named(self.candidate.proposal.parents)

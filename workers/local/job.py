@@ -128,6 +128,7 @@ class LocalJob:
             len(proposals),
             initialise_seed(self.spec.seed, number),
             tried=candidates.tried,
+            outcomes=candidates.outcomes(),
             seeds=candidates.seeds(proposals),
         )
         if answer.refusal is not None:

@@ -15,6 +15,7 @@ from cupilot.domain.evaluation import Evaluation, Preparation
 from cupilot.domain.evolution import fitness
 from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.evolution.novelty import kernel_key
+from cupilot.domain.evolution.outcomes import outcomes
 from cupilot.domain.evolution.population import Member
 from cupilot.domain.imported import ImportedFile, ImportedKernel
 from cupilot.domain.kernel import Kernel
@@ -151,17 +152,15 @@ def strategies_of(session: Session, job_id: uuid.UUID) -> list[Strategy]:
 
 def outcomes_of(session: Session, job_id: uuid.UUID) -> dict[str, str]:
     """Return what the job's strategies came to, by signature: a speedup (``1.57x``), or why there is none."""
+    failure = EvaluationRow.body["failure"]["kind"].astext
     query = (
-        select(StrategyRow.body, Candidate.speedup, Candidate.reason)
+        select(StrategyRow.body, Candidate.speedup, func.coalesce(Candidate.reason, failure))
         .join(Candidate, or_(Candidate.strategy_id == StrategyRow.id, Candidate.aligned_strategy_id == StrategyRow.id))
+        .outerjoin(EvaluationRow, EvaluationRow.id == Candidate.evaluation_id)
         .where(Candidate.job_id == job_id, Candidate.finished_at.is_not(None))
         .order_by(Candidate.ordinal)
     )
-    rows = session.execute(query)
-    return {
-        strategy.signature(): f"{speedup:.2f}x" if speedup is not None else reason or "failed"
-        for strategy, speedup, reason in rows
-    }
+    return outcomes((strategy, speedup, reason) for strategy, speedup, reason in session.execute(query))
 
 
 def has_kernel(session: Session, job: Job, kernel: Kernel) -> bool:

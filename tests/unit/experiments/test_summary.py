@@ -138,6 +138,21 @@ def test_no_kernel_is_a_loss_but_no_ratio() -> None:
     assert comparison.too_few
 
 
+@pytest.mark.parametrize(
+    ("speed", "claimed"),
+    [(1.3, "faster where both have a kernel; has fewer"), (0.7, "slower")],
+)
+def test_an_arm_with_fewer_kernels_is_not_called_faster(speed: float, claimed: str) -> None:
+    of = arms()
+    rows = [outcome(of[0].name, "gelu", seed, 1.0) for seed in range(30)]
+    rows += [outcome(of[1].name, "gelu", seed, speed if seed < 8 else None) for seed in range(30)]
+    (comparison,) = summarise(view(of, 30), rows).comparisons
+    assert comparison.claim == claimed
+    swapped = ["slower where both have a kernel; has more", "faster"][speed < 1]
+    rows = [row.model_copy(update={"arm": of[row.arm == of[0].name].name}) for row in rows]
+    assert summarise(view(of, 30), rows).comparisons[0].claim == swapped
+
+
 def test_open_lost_and_mismatched_jobs_are_left_out() -> None:
     of = arms()
     rows = [outcome(arm.name, "gelu", seed, 2.0) for seed in range(6) for arm in of]

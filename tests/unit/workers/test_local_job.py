@@ -81,6 +81,7 @@ class Players:
         outcomes: Mapping[str, str] = MappingProxyType({}),
     ) -> list[InitialStrategy]:
         self.shown += pool
+        self.outcomes = outcomes
         rng = Random(seed)
         chosen = {tuple(sorted(rng.sample(TECHNIQUES, 2))) for _ in range(count)}
         return [InitialStrategy(strategy=strategy(*ids), source=StrategySource.IDEA) for ids in sorted(chosen)]
@@ -248,6 +249,19 @@ def test_a_job_evolves_and_its_best_is_confirmed() -> None:
     }
 
 
+def test_an_epoch_is_told_what_earlier_strategies_came_to() -> None:
+    done = job(ScriptedJudge(), population=3, generations=1, elites=1, epochs=2)
+    done.run()
+    players = done.agents.manager
+    assert isinstance(players, Players)
+    first = [candidate for candidate in done.candidates if candidate.generation == 0]
+    assert players.outcomes == {
+        candidate.strategy.signature(): f"{candidate.evaluation.speedup:.2f}x"
+        for candidate in first
+        if candidate.strategy and candidate.evaluation
+    }
+
+
 def test_the_same_seed_evolves_alike_and_another_does_not() -> None:
     runs = [ScriptedJudge() for _ in range(3)]
     for judge, seed in zip(runs, (3, 3, 4), strict=True):
@@ -405,7 +419,7 @@ def test_a_performance_revision_stays_only_where_it_is_faster() -> None:
     assert improved.standing == 1
     assert improved.kernel is not None
     assert improved.kernel.source.endswith("technique_x\n")
-    assert improved.outcome == "4.00x"
+    assert improved.result == (4.0, None)
     assert improved.notes.repairs == (" technique_x", " slower", " wrong")
     assert one.candidates[1].standing == 0
 
