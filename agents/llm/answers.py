@@ -76,8 +76,12 @@ def strategy(value: Any, catalogue: Catalogue, briefing: Briefing) -> Strategy:
 
 
 def proposed(value: Any, catalogue: Catalogue, briefing: Briefing) -> Strategy:
-    """Return a strategy for a kernel that is yet to be written, which must keep the job's bans too."""
-    read = strategy(value, catalogue, briefing)
+    """Return a strategy for a kernel that is yet to be written: it must suit the device and keep the job's bans too."""
+    read, arch = strategy(value, catalogue, briefing), briefing.device.arch
+    known = [technique for name in read.ids() if (technique := catalogue.get(name)) is not None]
+    lacking = [technique.id for technique in known if not technique.runs_on(arch)]
+    if lacking:
+        raise AnswerError(f"{', '.join(lacking)}: {arch} lacks what this needs")
     banned = [name for name in read.ids() if name in briefing.banned]
     if banned:
         raise AnswerError(f"{', '.join(banned)}: banned from this job")

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
+from itertools import product
 
 from agents.interface import Briefing
-from agents.llm.prompt import data, generation
-from agents.playbook.preconditions import unmet
+from agents.llm.prompt import data
+from agents.playbook.preconditions import condition
 from cupilot.domain.standing import LearnedTechnique
 from cupilot.domain.strategy import Strategy, TechniqueUse
 from cupilot.domain.technique import Catalogue, Scalar, Technique
@@ -40,30 +41,58 @@ def fits(technique: Technique, briefing: Briefing, catalogue: Catalogue) -> bool
         return False
     if technique.policies and facts.policy.value not in technique.policies:
         return False
-    if technique.arch is not None and generation(briefing.device.arch) < generation(technique.arch):
+    if not technique.runs_on(briefing.device.arch):
         return False
     # Of a family that the catalogue does not speak of, any technique may be of use.
     known = any(facts.op_class in other.op_classes for other in catalogue)
     if technique.op_classes and known and facts.op_class not in technique.op_classes:
         return False
-    return _applies(technique, briefing)
+    return _applies(technique, briefing, catalogue)
 
 
-def _applies(technique: Technique, briefing: Briefing) -> bool:
+def _applies(technique: Technique, briefing: Briefing, catalogue: Catalogue) -> bool:
     """Return whether the technique's own conditions can be met, as far as code knows them: with any of its parameters,
     beside any companion that it may need."""
-    for companions in _COMPANIONS:
-        names = dict.fromkeys([*technique.requires, *companions, technique.id])
-        for parameters in _settings(technique):
-            uses = (TechniqueUse(id=name, parameters=parameters if name == technique.id else {}) for name in names)
-            objection = unmet(briefing, Strategy(techniques=tuple(uses)))
-            if objection is None or not objection.startswith(f"{technique.id}:"):
-                return True
-    return False
+    if technique.id in _BEYOND_TEMPLATES:
+        return True
+    objection = condition(briefing, technique.id)
+    return any(objection(strategy) is None for strategy in _strategies(technique, catalogue))
 
 
+_BEYOND_TEMPLATES = frozenset({"tma_loads", "warpgroup_mma", "cluster_multicast"})
+"""Whose check in the playbook says for which products its one template is written: a model may write others."""
 _COMPANIONS = ((), ("register_rows",), ("shared_rows",), ("shared_tiling",), ("shared_tiling", "register_blocking"))
 """Techniques of which others need one, whichever."""
+_TILES = "shared_tiling"
+"""Whose parameters the conditions of others look at."""
+
+
+def _strategies(technique: Technique, catalogue: Catalogue) -> Iterator[Strategy]:
+    """Yield strategies that have a technique with what it requires and a companion, in all sizes of tiles."""
+    for companions in _COMPANIONS:
+        names = dict.fromkeys([*companions, *_required(technique, catalogue), technique.id])
+        tiles = catalogue.get(_TILES) if _TILES in names and technique.id != _TILES else None
+        for tile in _products(tiles) if tiles else [{}]:
+            for parameters in _settings(technique):
+                chosen = {_TILES: tile, technique.id: parameters}
+                yield Strategy(
+                    techniques=tuple(TechniqueUse(id=name, parameters=chosen.get(name, {})) for name in names)
+                )
+
+
+def _required(technique: Technique, catalogue: Catalogue) -> Iterator[str]:
+    """Yield what the technique requires, and what that requires."""
+    for name in technique.requires:
+        if (needed := catalogue.get(name)) is not None:
+            yield from _required(needed, catalogue)
+        yield name
+
+
+def _products(technique: Technique) -> Iterator[dict[str, Scalar]]:
+    """Yield every combination of the technique's parameters."""
+    names = list(technique.parameters)
+    for choices in product(*(technique.parameters[name].choices for name in names)):
+        yield dict(zip(names, choices, strict=True))
 
 
 def _settings(technique: Technique) -> Iterator[dict[str, Scalar]]:

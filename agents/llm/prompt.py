@@ -15,6 +15,7 @@ from string import Template
 
 from agents.interface import Briefing
 from cupilot.domain.attribution import Credit, CreditOutcome
+from cupilot.domain.hardware import generation
 from cupilot.domain.header import render
 from cupilot.domain.pool import Lesson, PoolMatch
 from cupilot.domain.problem import NumericsPolicy, Target, TensorSpec
@@ -173,12 +174,6 @@ def _cpu(briefing: Briefing) -> str:
         f"{size(device.cache_bytes)} of last-level cache; {size(device.memory_bytes)} of memory."
     )
     return "\n".join([line, *_peaks(briefing)]) + "\n"
-
-
-def generation(arch: str) -> int:
-    """Return the number in a GPU architecture's name; 0 for a CPU's."""
-    digits = arch.removeprefix("sm_")
-    return int(digits) if digits.isdigit() else 0
 
 
 def _peaks(briefing: Briefing) -> list[str]:

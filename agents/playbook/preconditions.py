@@ -6,7 +6,7 @@ since a model may write what no template can.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from agents.interface import AgentError, Briefing
 from agents.playbook.applicability import checks
@@ -29,6 +29,18 @@ def unmet(briefing: Briefing, strategy: Strategy) -> str | None:
         if reason is not None:
             return f"{technique}: {reason}"
     return None
+
+
+def condition(briefing: Briefing, technique: str) -> Callable[[Strategy], str | None]:
+    """Return the check of one technique's own conditions in a strategy; it finds nothing where code knows none."""
+    try:
+        operator = operator_of(briefing)
+    except AgentError:
+        return lambda _: None
+    check = checks(operator, briefing.target).get(technique)
+    if check is None:
+        return lambda _: None
+    return lambda strategy: check(case_of(briefing, operator, strategy))
 
 
 def restored(

@@ -116,3 +116,9 @@ class Conditions(Value):
     """In how many blocks clocks were held down, by NVML's reason; ``software_power_cap`` alone is not throttling."""
     throttled_blocks: int = 0
     """Blocks slowed by heat or the supply. Their pairs were dropped, and are in no time."""
+
+
+def generation(arch: str) -> int:
+    """Return the number in a GPU architecture's name; 0 for a CPU's."""
+    digits = arch.removeprefix("sm_")
+    return int(digits) if digits.isdigit() else 0

@@ -14,6 +14,7 @@ from importlib.resources import files
 
 from pydantic import Field
 
+from cupilot.domain.hardware import generation
 from cupilot.domain.problem import Target
 from cupilot.domain.value import Value
 
@@ -60,6 +61,8 @@ class Technique(Value):
     targets: tuple[Target, ...] = Field(min_length=1)
     arch: str | None = Field(default=None, pattern=r"^sm_\d+$")
     """The first GPU architecture that has what it needs; None for all."""
+    last_arch: str | None = Field(default=None, pattern=r"^sm_\d+$")
+    """The last one, where later ones lack it."""
     op_classes: tuple[str, ...] = ()
     """Operator families it applies to; empty for all."""
     zones: tuple[str, ...] = ()
@@ -74,6 +77,11 @@ class Technique(Value):
     policies: tuple[str, ...] = ()
     """Numerics policies under which it is allowed; empty for all."""
     expected: tuple[MetricChange, ...] = ()
+
+    def runs_on(self, arch: str) -> bool:
+        """Return whether a device of this architecture has what the technique needs."""
+        first = self.arch is None or generation(arch) >= generation(self.arch)
+        return first and (self.last_arch is None or generation(arch) <= generation(self.last_arch))
 
 
 class Catalogue:
