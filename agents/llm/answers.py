@@ -24,6 +24,7 @@ from cupilot.domain.technique import Catalogue
 M = TypeVar("M", bound=BaseModel)
 
 _FENCE = re.compile(r"```[ \t]*([A-Za-z+#]*)[^\n]*\n(.*?)```", re.DOTALL)
+_LAST_COMMA = re.compile(r",(?=\s*[}\]])")
 _CODE = {Target.CUDA: ("cuda", "cu", "cpp", "c++", "c"), Target.CPU: ("cpp", "c++", "c", "cc")}
 
 
@@ -35,20 +36,29 @@ class StrategyList(BaseModel):
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Return the JSON object in an answer: the whole text, a fenced block, or what stands between the outer braces."""
-    fenced = [body for language, body in _FENCE.findall(text) if language.lower() in ("json", "")]
+    """Return the JSON object in an answer: the whole text, the last fenced block that has one, or what stands between
+    the outer braces. Line breaks in strings and commas before a closing bracket are put up with.
+    """
+    fenced = [body for language, body in _FENCE.findall(text) if language.lower() in ("json", "")][::-1]
     start, end = text.find("{"), text.rfind("}")
     outer = [text[start : end + 1]] if 0 <= start < end else []
     complaint = "there is no JSON object in it"
     for candidate in [text, *fenced, *outer]:
         try:
-            value = json.loads(candidate)
+            value = _loaded(candidate)
         except (json.JSONDecodeError, RecursionError) as error:
             complaint = f"its JSON cannot be read: {error}"
             continue
         if isinstance(value, dict):
             return value
     raise AnswerError(complaint)
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text, strict=False)
+    except json.JSONDecodeError:
+        return json.loads(_LAST_COMMA.sub("", text), strict=False)
 
 
 def checked(model: type[M], value: Any) -> M:

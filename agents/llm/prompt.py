@@ -181,7 +181,7 @@ def _peaks(briefing: Briefing) -> list[str]:
     if peaks is None:
         return []
     tensor = peaks.tensor_flops.get(policy, 0.0)
-    matrix = f", {tensor / 1e12:.0f} TFLOP/s on tensor cores ({policy.value})" if tensor else ""
+    matrix = f", {tensor / 1e12:.0f} TFLOP/s on {_MATRIX[briefing.target]} ({policy.value})" if tensor else ""
     rate = f"{peaks.scalar_flops / 1e12:.3g} TFLOP/s fp32 (a multiply-add counts two)"
     launch = f"; a launch takes {peaks.launch_seconds * 1e6:.1f} us" if briefing.target is Target.CUDA else ""
     return [f"- Measured on this device: memory {peaks.bandwidth / 1e12:.3g} TB/s, {rate}{matrix}{launch}."]
@@ -192,11 +192,11 @@ def roofline(briefing: Briefing) -> str:
     place = briefing.placement
     if place is None:
         return ""
-    units = "CUDA cores" if briefing.target is Target.CUDA else "the cores' vector units"
+    units, matrix = _SCALAR[briefing.target], _MATRIX[briefing.target]
     ridges = f"the ridge point {place.ridge_scalar:.3g} of {units}"
     if place.ridge_tensor != place.ridge_scalar:
-        ridges = f"the ridge points {place.ridge_scalar:.3g} ({units}) and {place.ridge_tensor:.3g} (tensor cores)"
-    zone = _ZONES[place.zone].format(near=_NEAR[briefing.target])
+        ridges = f"the ridge points {place.ridge_scalar:.3g} ({units}) and {place.ridge_tensor:.3g} ({matrix})"
+    zone = _ZONES[place.zone].format(near=_NEAR[briefing.target], matrix=matrix, units=units)
     text = (
         f"- Roofline: {place.intensity:.3g} operations a byte against {ridges}: zone *{place.zone.value}*, "
         f"{zone}. At the measured peaks no correct kernel takes less than {time(place.floor_us)} (memory "
@@ -214,11 +214,13 @@ def roofline(briefing: Briefing) -> str:
 
 _ZONES = {
     Zone.MEMORY: "memory traffic decides: touch each byte once and keep enough of them in flight",
-    Zone.MIDDLE: "tensor cores would make it memory-bound, CUDA cores compute-bound: both must be served at once",
+    Zone.MIDDLE: "{matrix} would make it memory-bound, {units} compute-bound: both must be served at once",
     Zone.COMPUTE: "arithmetic decides: reuse operands in registers and {near}, and keep the units fed",
 }
 
 
+_SCALAR = {Target.CUDA: "CUDA cores", Target.CPU: "the cores' vector units"}
+_MATRIX = {Target.CUDA: "tensor cores", Target.CPU: "dot-product instructions for 16 bits"}
 _NEAR = {Target.CUDA: "shared memory", Target.CPU: "caches"}
 """Memory next to registers that holds operands."""
 

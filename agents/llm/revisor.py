@@ -15,10 +15,10 @@ from agents.llm.models import AgentRole
 from agents.llm.translator import explained
 from cupilot.domain.evaluation import Failure, FailureKind
 
-_UNCHANGED = re.compile(r"^UNCHANGED\.?\s*$", re.MULTILINE)
+_UNCHANGED = re.compile(r"^[^\w\n]*UNCHANGED[^\w\n]*$", re.MULTILINE)
 _Reader = Callable[[str, Briefing, Attempt], Revision]
-_NOTE = re.compile(r"^NOTE:\s*(.+)$", re.MULTILINE)
-_DROPPED = re.compile(r"^DROPPED:\s*(.+)$", re.MULTILINE)
+_NOTE = re.compile(r"^[^\w\n]*NOTE[^\w\n]*:[ *_`]*(.+)$", re.MULTILINE)
+_DROPPED = re.compile(r"^[^\w\n]*DROPPED[^\w\n]*:[ *_`]*(.+)$", re.MULTILINE)
 
 MAX_LINEAGE = 12
 """Trials of ancestors that a prompt shows, the newest ones."""
@@ -175,7 +175,7 @@ def revision(text: str, briefing: Briefing, last: Attempt) -> Revision:
     strategy, kernel = last.strategy, answers.kernel(text, briefing, last.kernel)
     note = _NOTE.search(text)
     dropped = _DROPPED.search(text)
-    gone = {name.strip() for name in dropped[1].split(",")} if dropped else set()
+    gone = {name.strip(" *_`.") for name in dropped[1].split(",")} if dropped else set()
     kept = tuple(use for use in strategy.techniques if use.id not in gone)
     return Revision(
         strategy=strategy.model_copy(update={"techniques": kept}),

@@ -209,7 +209,8 @@ def _arguments(
     return arguments
 
 
-_THINKING = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
+_THINKING = re.compile(r"\A.*</think(?:ing)?>|\A\s*<think(?:ing)?>.*\Z", re.DOTALL)
+"""Up to the last end of thoughts: chat templates may hold their beginning, so that the text has the end alone."""
 
 
 def _answer(model: Model, response: Any, seconds: float) -> Answer:
@@ -226,7 +227,7 @@ def _answer(model: Model, response: Any, seconds: float) -> Answer:
     details = getattr(response.usage, "completion_tokens_details", None)
     return Answer(
         # Servers without a reasoning parser leave the thoughts in the text.
-        text=_THINKING.sub("", text) if isinstance(text, str) else "",
+        text=_THINKING.sub("", text).replace("\r\n", "\n") if isinstance(text, str) else "",
         tool_calls=tool_calls,
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,

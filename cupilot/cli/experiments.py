@@ -40,8 +40,8 @@ def run(
     target: Annotated[str | None, typer.Option(metavar="auto|cuda|cpu", help="What to run on [auto].")] = None,
     device_class: Annotated[str | None, typer.Option("--device-class", help="The one kind of GPU, e.g. sm_90.")] = None,
     problem: Annotated[Many, typer.Option(metavar="PROBLEM", help="A file or a built-in; repeat.")] = None,
-    policy: Annotated[NumericsPolicy, typer.Option(help="Of these problems.")] = NumericsPolicy.FP32,
-    size: Annotated[str | None, typer.Option(metavar="small|full", help="Of built-in problems.")] = None,
+    policy: Annotated[NumericsPolicy | None, typer.Option(help="Of all problems [the file's, else fp32].")] = None,
+    size: Annotated[str | None, typer.Option(metavar="small|full", help="Of all built-in problems.")] = None,
     seeds: Annotated[str | None, typer.Option(metavar="COUNT|LIST", help="6 means 0 to 5; 1,4 means these.")] = None,
     method: Annotated[
         Many, typer.Option("--set", metavar="FIELD=VALUE", help="Of the method of all arms, e.g. name=sce; repeat.")
@@ -80,7 +80,8 @@ def run(
     fields.setdefault("name", file.stem if file else "experiment")
     _over(fields, name=name, device_class=device_class, reference=reference, agents=agents)
     _over(fields, target=None if target == "auto" else target)
-    _over(fields, problems=[matrix.problem(text, policy=policy, size=size) for text in problem or []] or None)
+    _over(fields, problems=[matrix.problem(text) for text in problem or []] or None)
+    fields["problems"] = [matrix.changed(entry, policy, size) for entry in fields.get("problems", [])]
     _over(fields, seeds=matrix.seeds(seeds) if seeds else None, labels=matrix.labels(label) or None)
     _over(fields, arms=[matrix.arm(text) for text in arm or []] or None)
     _over(fields, switches=dict(matrix.switch(text) for text in switch or []) or None)

@@ -16,6 +16,8 @@ from cupilot.domain.errors import InvalidInput
 from cupilot.domain.problem import NumericsPolicy
 from cupilot.schemas import ExperimentRequest, ProblemInput
 
+MAX_SEEDS = 100
+"""Of an experiment, as the service takes them."""
 _WORDS = {"on": True, "true": True, "off": False, "false": False}
 
 
@@ -44,10 +46,18 @@ def request(fields: Mapping[str, Any]) -> ExperimentRequest:
         raise InvalidInput(f"{where}: {first['msg']}", where=where) from error
 
 
-def problem(reference: str, *, policy: NumericsPolicy, size: str | None) -> dict[str, Any]:
+def problem(reference: str) -> dict[str, Any]:
     """Return a problem named on the command line."""
-    resolved: ProblemInput = resolve(reference, name=None, policy=policy, size=size)  # type: ignore[arg-type]
+    resolved: ProblemInput = resolve(reference, name=None, policy=NumericsPolicy.FP32, size=None)
     return resolved.model_dump(exclude_unset=True)
+
+
+def changed(problem: Any, policy: NumericsPolicy | None, size: str | None) -> Any:
+    """Return a problem of a request under the policy, and a built-in one in the size, where these are given."""
+    if not isinstance(problem, dict):
+        return problem
+    sized = {"size": size} if size is not None and "id" in problem else {}
+    return problem | ({"policy": policy.value} if policy is not None else {}) | sized
 
 
 def seeds(text: str) -> list[int]:
@@ -58,7 +68,11 @@ def seeds(text: str) -> list[int]:
         raise InvalidInput(
             f"{text!r} is not a list of seeds", hint="a count, e.g. 6, or a list, e.g. 1,2,3", where="--seeds"
         ) from None
-    return numbers if "," in text else list(range(numbers[0]))
+    if "," in text:
+        return numbers
+    if not 0 < numbers[0] <= MAX_SEEDS:
+        raise InvalidInput(f"an experiment has 1 to {MAX_SEEDS} seeds", where="--seeds")
+    return list(range(numbers[0]))
 
 
 def arm(text: str) -> dict[str, Any]:
@@ -124,4 +138,4 @@ def _problem(entry: Any, folder: Path) -> Any:
         return entry
     path = folder / entry
     named = str(path) if entry.endswith(".py") and path.exists() else entry
-    return problem(named, policy=NumericsPolicy.FP32, size=None)
+    return problem(named)

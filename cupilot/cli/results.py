@@ -9,7 +9,7 @@ import typer
 
 from cupilot.cli.files import write_result
 from cupilot.cli.options import Data, JobId, Json, Server
-from cupilot.cli.outcome import Exit, exit_of
+from cupilot.cli.outcome import Exit
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean
 from cupilot.client import ApiError, Client
@@ -35,8 +35,8 @@ def result(
         cupilot result last --out kernel --json | jq .headline
     """
     with connect(server, data) as client:
-        code = finish(client, client.get(job_id(client, job)), out=out, as_json=as_json)
-        raise typer.Exit(code)
+        shown = finish(client, client.get(job_id(client, job)), out=out, as_json=as_json)
+        raise typer.Exit(Exit.OK if shown else Exit.FAILED)
 
 
 def problems(
@@ -79,8 +79,8 @@ def _show_problem(view: ProblemView, *, as_json: bool) -> None:
         show_source(view.source)
 
 
-def finish(client: Client, job: JobView, *, out: Path | None, as_json: bool) -> Exit:
-    """Fetch, write and print a job's result; return the command's exit code."""
+def finish(client: Client, job: JobView, *, out: Path | None, as_json: bool) -> bool:
+    """Fetch, write and print a job's result; return whether there is a proven kernel."""
     from cupilot.cli.render import show_no_result, show_report
 
     try:
@@ -89,10 +89,10 @@ def finish(client: Client, job: JobView, *, out: Path | None, as_json: bool) -> 
         if error.code != "no_result" or as_json:
             raise
         show_no_result(client, job)
-        return Exit.FAILED
+        return False
     folder = write_result(client.download(job.id), job.id, out)
     if as_json:
         typer.echo(report.model_dump_json(indent=2))
     else:
         show_report(report, folder)
-    return exit_of(job)
+    return True

@@ -56,8 +56,8 @@ def evolve(
             kept = f"the job is kept: cupilot watch {job.id}, or cupilot cancel {job.id}"
             typer.echo(f"interrupted; {kept}", err=True)
             raise
-        code = finish(client, final, out=out, as_json=as_json)
-    raise typer.Exit(code)
+        finish(client, final, out=out, as_json=as_json)
+    raise typer.Exit(exit_of(final))
 
 
 @takes_job_options

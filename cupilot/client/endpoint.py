@@ -55,7 +55,7 @@ def find_endpoint(url: str | None = None, api_key: str | None = None, data: Path
     written = _read(folder / "url")
     # A folder that was asked for by name is meant, whatever the environment says.
     named = written if data is not None else None
-    profile = chosen()
+    profile = None if url and api_key else chosen()
     by_name = profile.url if profile and os.environ.get(PROFILE_VARIABLE) else None
     places = (url, named, os.environ.get(URL_VARIABLE), by_name, written, profile.url if profile else None)
     found = next((place for place in places if place), None)

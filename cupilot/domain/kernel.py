@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from cupilot.domain.errors import InvalidPlan, InvalidTensorMap
 from cupilot.domain.expression import evaluate
@@ -33,6 +33,15 @@ def _identifier(name: str) -> str:
     return name
 
 
+def _as_text(value: Any) -> Any:
+    """Return a whole number as the expression that it is: models write ``"grid": [1024]``."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Formula = Annotated[str, BeforeValidator(_as_text)]
+"""Expression over ``problem.h`` and the tunables."""
+
+
 class Launch(Value):
     """Launch of an entry point with its arguments. Expressions are over ``problem.h`` and the tunables."""
 
@@ -40,13 +49,13 @@ class Launch(Value):
     """Name of the ``__global__`` function (``cuda``) or ``extern "C"`` function (``cpu``)."""
     args: tuple[str, ...]
     """Tensor or workspace names, passed as pointers in this order, and tensor maps, passed by value."""
-    grid: tuple[str, ...] = ()
+    grid: tuple[Formula, ...] = ()
     """One to three expressions; ``cuda`` only."""
-    block: tuple[str, ...] = ()
+    block: tuple[Formula, ...] = ()
     """One to three expressions; ``cuda`` only."""
-    shared_bytes: str = "0"
+    shared_bytes: Formula = "0"
     """Dynamic shared memory; ``cuda`` only."""
-    cluster: tuple[str, ...] = ()
+    cluster: tuple[Formula, ...] = ()
     """Thread-block cluster size; ``cuda`` from sm_90 on."""
     cooperative: bool = False
     """Grid-wide synchronisation is used; ``cuda`` only."""
@@ -71,7 +80,7 @@ class Workspace(Value):
     """Scratch memory that the evaluator allocates; its contents are poisoned before every launch sequence."""
 
     name: str
-    bytes: str
+    bytes: Formula
     """Expression over ``problem.h`` and the tunables."""
 
     _check_name = field_validator("name")(_identifier)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, ValidationError
 from cupilot import __version__
 from cupilot.client import ApiError, AsyncClient
 from cupilot.domain import problems as builtin
-from cupilot.domain.errors import CupilotError
+from cupilot.domain.errors import CupilotError, InvalidInput
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import AgentKind, Budgets
 from cupilot.domain.pool import PoolQuestion
@@ -41,6 +41,9 @@ Reference = Annotated[
     ),
 ]
 Problem = Annotated[str | None, Field(description="Name of a built-in problem, e.g. softmax; see `problems`.")]
+Board = Annotated[
+    str | None, Field(description="Name of a problem that jobs here have kernels for, or its hash; see the list.")
+]
 Job = Annotated[str, Field(description="A job's id, as submit_job returned it.")]
 Kernel = Annotated[str, Field(description="A job's id (for its best kernel), JOB:N for its candidate N, or an id.")]
 
@@ -229,11 +232,15 @@ async def diff(client: AsyncClient, first: Kernel, second: Kernel) -> dict[str, 
     return _plain(await client.compare(first, second))
 
 
-async def leaderboard(client: AsyncClient, problem: Problem = None, device: str | None = None) -> dict[str, Any]:
+async def leaderboard(client: AsyncClient, problem: Board = None, device: str | None = None) -> dict[str, Any]:
     """Rank proven kernels of a problem on a device; without a problem, list the leaderboards that there are."""
     if problem is None:
         return _plain(await client.leaderboards(limit=200))
-    return _plain(await client.leaderboard(problem, device=device))
+    named = {board.problem: board.policy.value async for board in client.all_leaderboards() if board.name == problem}
+    if len(named) > 1:
+        choices = ", ".join(f"{board} ({policy})" for board, policy in named.items())
+        raise InvalidInput(f"{len(named)} leaderboards have the name {problem}", hint=f"name one by hash: {choices}")
+    return _plain(await client.leaderboard(next(iter(named), problem), device=device))
 
 
 async def search_pool(

@@ -32,6 +32,9 @@ AFTER_QUARANTINE = (
     "It was derived from a quarantined kernel, which was faster than the roofline bound: read it before you use it."
 )
 
+WORTH_SEARCHING = 1.3
+"""PyTorch's time over the bound from which a search for a faster kernel is worth its cost."""
+
 _AFTER_REASON = {
     "no_template": "Let a model write the kernels, where the service has one: cupilot submit FILE --agents hybrid.",
     FailureKind.INVALID_PROBLEM.value: "Mend the problem file as the message says, and submit it again.",
@@ -118,9 +121,12 @@ def _why_not_faster(job: JobView, evaluation: Evaluation, baseline_us: float) ->
     known = _placed_time(evaluation)
     if known is None or known[0].floor_us <= 0:
         return []
-    gain = f"PyTorch takes {baseline_us / known[0].floor_us:.2f} times the bound here, which is all there is to gain"
+    room = baseline_us / known[0].floor_us
     elsewhere = " on this CPU; a GPU has a bound of its own" if job.target is Target.CPU else ""
-    return [f"Expect little of this operator: {gain}{elsewhere}. Several operators in one problem leave more."]
+    gain = f"PyTorch takes {room:.2f} times the bound here, which is all there is to gain{elsewhere}"
+    if room >= WORTH_SEARCHING:
+        return [f"{gain}."]
+    return [f"Expect little of this operator: {gain}. Several operators in one problem leave more."]
 
 
 def _steps_of_import(job: JobView, evaluation: Evaluation) -> list[str]:
@@ -182,7 +188,8 @@ def _policy_steps(job: JobView, evaluation: Evaluation) -> list[str]:
         return []
     if job.preparation is None or job.preparation.op_class not in ("matmul", "conv", "attention"):
         return []
-    return ["Allow tensor cores (policy tf32 or half) if your model tolerates their precision."]
+    more = "half" if job.problem.policy is NumericsPolicy.TF32 else "tf32 or half"
+    return [f"Allow tensor cores (policy {more}) if your model tolerates their precision."]
 
 
 def markdown(report: Report) -> str:

@@ -120,6 +120,9 @@ def test_the_result_of_a_job_is_printed_and_written(world: World, team: Team, sh
         "next",
     ):
         assert part in out, out
+    with world.database.transaction() as session:
+        cancelled = evolved(session, team.id, JobState.CANCELLED).id
+    assert shell("result", str(cancelled))[0] == 0
     code, out, _ = shell("result", str(job), "--json", "--out", "here")
     assert code == 0
     assert Report.model_validate_json(out).job.id == job

@@ -13,6 +13,7 @@ from cupilot.cli import matrix
 from cupilot.cli.app import app
 from cupilot.client import Client
 from cupilot.domain.errors import InvalidInput
+from cupilot.domain.problem import NumericsPolicy
 from tests.service.api.world import SOURCE, Team, World
 
 pytestmark = pytest.mark.service
@@ -82,12 +83,22 @@ def test_flags_go_over_the_file_and_a_dry_run_makes_nothing() -> None:
     assert (plan["jobs"], plan["seeds"], plan["budgets"]["candidates"]) == (12, [0, 1, 2], 5)
     assert [arm["method"]["population"] for arm in plan["arms"]] == [4, 4]
     assert json.loads(run("list", "--json").stdout)["items"] == []
+    for seeds in ("0", "1000000000000"):
+        assert run("run", "matrix.toml", "--dry-run", "--seeds", seeds).exit_code == 2
     told = run(
         "run", "--problem", "softmax", "--target", "cpu", "--dry-run", "--arm", "a", "--arm", "b:population=5,pool=off"
     )
     assert told.exit_code == 0, told.output
     assert "6 jobs: 2 arms x 1 problems x 3 seeds" in told.stdout
     assert "at most" in told.stdout
+
+
+def test_policy_and_size_of_the_flags_are_those_of_the_files_problems(folder: Path) -> None:
+    problems = matrix.read(folder / "matrix.toml")["problems"]
+    changed = [matrix.changed(problem, NumericsPolicy.TF32, "full") for problem in problems]
+    assert [problem["policy"] for problem in changed] == ["tf32", "tf32"]
+    assert [problem.get("size") for problem in changed] == ["full", None]  # the second one is a file
+    assert matrix.changed(problems[0], None, None) == problems[0]
 
 
 def test_from_start_to_report(world: World, team: Team, folder: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_job_is_planned_submitted_followed_and_cancelled(world: World, team: T
 def test_a_result_is_the_same_as_by_rest(world: World, team: Team) -> None:
     with world.database.transaction() as session:
         job = str(evolved(session, team.id, JobState.SUCCEEDED).id)
-    result, profile, difference, listed, boards = called(
+    result, profile, difference, listed, boards, board, none = called(
         world,
         team.key,
         ("job_result", {"job": job}),
@@ -92,6 +92,8 @@ def test_a_result_is_the_same_as_by_rest(world: World, team: Team) -> None:
         ("diff", {"first": f"{job}:0", "second": f"{job}:4"}),
         ("candidates", {"job": job}),
         ("leaderboard", {}),
+        ("leaderboard", {"problem": "double"}),
+        ("leaderboard", {"problem": "softmax"}),
     )
     best = team.http.get(f"/v1/jobs/{job}/best").json()
     assert result.structured_content["headline"] == best["headline"]
@@ -101,6 +103,8 @@ def test_a_result_is_the_same_as_by_rest(world: World, team: Team) -> None:
     assert "+// candidate 4" in difference.structured_content["source_diff"]
     assert listed.structured_content["candidates"][0]["verdict"] == "reproduced"
     assert boards.structured_content["items"][0]["best_speedup"] == 2.0
+    assert board.structured_content["items"][0]["job"] == job
+    assert none.is_error
 
 
 def test_what_is_known_can_be_asked(world: World, team: Team) -> None:

@@ -48,6 +48,7 @@ def test_the_current_profile_is_used_where_nothing_else_names_a_server(monkeypat
     monkeypatch.setenv("CUPILOT_PROFILE", "other")
     with pytest.raises(NotFound, match="no profile other"):
         find_endpoint()
+    assert find_endpoint("https://one.example", "cpk_other").api_key == "cpk_other"
 
 
 def test_a_profiles_key_is_shown_to_no_other_server(monkeypatch: pytest.MonkeyPatch) -> None:

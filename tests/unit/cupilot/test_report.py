@@ -51,7 +51,7 @@ def _evaluation(*comparisons: Comparison, floor_us: float = 1.0, verdict: Verdic
     )
 
 
-def _job(state: str = "succeeded", op_class: str = "softmax", **changes: Any) -> JobView:
+def _job(state: str = "succeeded", op_class: str = "softmax", policy: str = "fp32", **changes: Any) -> JobView:
     preparation = PreparationSummary(
         op_class=op_class,
         zone=Zone.MEMORY,
@@ -60,7 +60,7 @@ def _job(state: str = "succeeded", op_class: str = "softmax", **changes: Any) ->
         baseline_us=_interval(1, 1, 1),
         device="H200",
     )
-    problem = {"id": "00000000-0000-0000-0000-000000000001", "name": "p", "policy": "fp32", "hash": "h"}
+    problem = {"id": "00000000-0000-0000-0000-000000000001", "name": "p", "policy": policy, "hash": "h"}
     fields: dict[str, Any] = {
         "id": problem["id"],
         "state": state,
@@ -140,6 +140,9 @@ def test_a_kernel_that_is_not_faster_is_told_what_there_is_to_gain() -> None:
     (told,) = [step for step in next_steps(_job(target="cpu"), slower) if "all there is to gain" in step]
     assert f"{slower.comparisons[0].baseline_us.median / 10.0:.2f} times the bound" in told
     assert "a GPU has a bound of its own" in told
+    assert told.startswith("PyTorch takes")
+    near = _evaluation(slower.comparisons[0], floor_us=slower.comparisons[0].baseline_us.median / 1.1)
+    assert any(step.startswith("Expect little of this operator") for step in next_steps(_job(), near))
     faster = _evaluation(_comparison(_interval(1.1, 1.2, 1.3)))
     assert not [step for step in next_steps(_job(), faster) if "to gain" in step]
 
@@ -148,6 +151,7 @@ def test_tensor_cores_are_advised_only_where_they_could_help() -> None:
     def advised(**changes: Any) -> bool:
         return any("tensor cores" in step for step in next_steps(_job(**changes), _evaluation()))
 
+    assert any("(policy half)" in step for step in next_steps(_job(op_class="matmul", policy="tf32"), _evaluation()))
     assert advised(op_class="matmul")
     assert not advised(op_class="softmax")
     assert not advised(op_class="matmul", target="cpu")

@@ -166,8 +166,15 @@ def test_a_retry_after_may_be_a_date() -> None:
         assert sum(setup.slept) <= 500
 
 
-def test_a_reasoning_model_gets_its_own_parameters_and_its_thoughts_are_left_out() -> None:
-    thoughtful = Reply(text='<think>42? {"answer": 1}</think>\n{"answer": 42}')
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<think>42? {"answer": 1}</think>\n{"answer": 42}',
+        'Maybe {"answer": 1}.\n</think>\n{"answer": 42}',  # the chat template holds the beginning
+    ],
+)
+def test_a_reasoning_model_gets_its_own_parameters_and_its_thoughts_are_left_out(text: str) -> None:
+    thoughtful = Reply(text=text)
     with ScriptedModel([thoughtful]) as model:
         setup = Setup(model, reasoning=True, reasoning_effort="high", temperature=0.5, extra={"top_p": 0.9})
         assert setup.gateway.ask(question(), parse) == 42
