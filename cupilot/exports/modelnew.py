@@ -22,7 +22,7 @@ def files(winner: Winner) -> dict[str, str]:
     winner.refuse_side_effects()
     launcher = "_launch_cuda.py" if is_cuda(winner) else "_launch_cpu.py"
     runtime = "\n\n".join(_pasted(name) for name in ("_buffers.py", launcher, "_proven.py"))
-    reference = winner.report.problem.source
+    reference = winner.reference
     tail = texts.template(
         "modelnew_tail.py.txt",
         spec=pprint.pformat(winner.spec(), width=110, sort_dicts=False),

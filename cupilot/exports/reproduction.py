@@ -35,6 +35,7 @@ def files(winner: Winner) -> dict[str, str]:
     """Return the result's files, strategy, evaluation, environment and script."""
     environment = winner.evaluation.environment or winner.preparation.environment
     strategy = winner.strategy.model_dump(mode="json") if winner.strategy else None
+    whole = winner.report.candidate.evaluation or winner.evaluation
     return {
         **result_files(winner.report),
         "README.md": texts.template(
@@ -45,7 +46,7 @@ def files(winner: Winner) -> dict[str, str]:
         ),
         "reproduce.py": texts.runtime("reproduce.py"),
         "strategy.json": texts.as_json(strategy),
-        "evaluation.json": winner.evaluation.model_dump_json(indent=2) + "\n",
+        "evaluation.json": whole.model_dump_json(indent=2) + "\n",
         "preparation.json": winner.preparation.model_dump_json(indent=2) + "\n",
         "environment.json": environment.model_dump_json(indent=2) + "\n",
     }

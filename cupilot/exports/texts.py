@@ -59,9 +59,9 @@ def headline(winner: Winner) -> str:
     """Return what was measured, in one line."""
     eager = winner.evaluation.comparison()
     assert eager is not None
-    return (
-        f"{comparison_words(eager.speedup, 'PyTorch eager', decided=eager.decided)} on {one_line(winner.device_name())}"
-    )
+    words = comparison_words(eager.speedup, "PyTorch eager", decided=eager.decided)
+    place = f", at workload {one_line(winner.workload.name)}" if winner.workload else ""
+    return f"{words} on {one_line(winner.device_name())}{place}"
 
 
 def evidence(winner: Winner) -> str:
@@ -75,6 +75,9 @@ def evidence(winner: Winner) -> str:
         f"| compiler | {environment.compiler or (evaluation.build.compiler if evaluation.build else 'unknown')} |",
         f"| numerics policy | {winner.facts.policy.value} |",
     ]
+    if winner.workload is not None:
+        values = one_line(f"{winner.workload.name}: {winner.workload.text}")
+        rows.append(f"| workload | {values}; the heaviest of several, and the one that this is for |")
     for baseline in Baseline:
         item = evaluation.comparison(baseline)
         rows.append(

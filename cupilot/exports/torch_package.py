@@ -56,7 +56,7 @@ def files(winner: Winner) -> dict[str, str]:
 
 
 def _source(winner: Winner) -> str:
-    return winner.report.problem.source
+    return winner.reference
 
 
 def _compiler(winner: Winner) -> str:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cupilot.domain import device_headers
 from cupilot.domain.errors import InvalidInput
-from cupilot.domain.evaluation import Evaluation, Preparation
+from cupilot.domain.evaluation import Evaluation, Preparation, WorkloadResult
 from cupilot.domain.header import render
 from cupilot.domain.imported import ImportedFile
 from cupilot.domain.kernel import Kernel, LaunchPlan, resolve
 from cupilot.domain.problem import ProblemFacts, Role, Target, TensorSpec
 from cupilot.domain.strategy import Strategy
+from cupilot.domain.workload import Workload, specialised
 from cupilot.reports.job import SOURCE_FILES
 from cupilot.schemas import Report
 
@@ -70,7 +71,12 @@ class Winner:
     kernel: Kernel
     """With the tunable values that were measured."""
     evaluation: Evaluation
+    """At the shapes that it is exported for."""
     preparation: Preparation
+    reference: str
+    """The problem's file, at the same shapes."""
+    workload: Workload | None = None
+    """These shapes, of a problem with several: the heaviest."""
 
     @classmethod
     def of(cls, report: Report) -> Winner:
@@ -86,7 +92,21 @@ class Winner:
         refuse_in_place(report.preparation.facts)
         plan = candidate.kernel.plan.with_values(candidate.evaluation.tunables)
         kernel = Kernel(target=candidate.kernel.target, source=candidate.kernel.source, plan=plan)
-        return cls(report, kernel, candidate.evaluation, report.preparation)
+        winner = cls(report, kernel, candidate.evaluation, report.preparation, report.problem.source)
+        return winner._at_heaviest()
+
+    def _at_heaviest(self) -> Winner:
+        """Return the winner as it was measured at the heaviest workload, where the problem has any."""
+        part = max(self.evaluation.workloads, key=lambda part: part.workload.weight, default=None)
+        if part is None:
+            return self
+        own = {name: getattr(part, name) for name in WorkloadResult.model_fields if name != "workload"}
+        return replace(
+            self,
+            evaluation=self.evaluation.model_copy(update={**own, "workloads": ()}),
+            reference=specialised(self.reference, part.workload),
+            workload=part.workload,
+        )
 
     @property
     def facts(self) -> ProblemFacts:
@@ -136,7 +156,7 @@ class Winner:
             "arch": environment.device.arch,
             "device": environment.device.name,
             "policy": self.facts.policy.value,
-            "depends_on_mode": depends_on_mode(self.report.problem.source),
+            "depends_on_mode": depends_on_mode(self.reference),
             "given": [_tensor(item) for item in self.facts.tensors if item.role is not Role.OUTPUT],
             "outputs": [_tensor(item) for item in outputs],
             "workspace": dict(resolved.workspace),

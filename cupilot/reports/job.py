@@ -16,6 +16,7 @@ from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.domain.roofline import NEAR_FLOOR, Placement
 from cupilot.domain.states import JobState
 from cupilot.domain.strategy import Strategy
+from cupilot.reports.tables import workloads
 
 if TYPE_CHECKING:
     from cupilot.schemas import CandidateView, GenerationPoint, JobView, KernelView, Report, Spending
@@ -200,6 +201,7 @@ def markdown(report: Report) -> str:
         report.headline,
         "\n".join(f"**Warning**: {warning}." for warning in report.preparation.warnings),
         _comparisons(candidate.evaluation),
+        _workloads(candidate.evaluation),
         _evidence(candidate.evaluation),
         _strategy(candidate),
         _credits(candidate.credits),
@@ -248,6 +250,12 @@ def _counted(spending: Spending) -> list[tuple[int, str]]:
 def _models(job: JobView) -> str:
     lines = spending_lines(job)
     return "## Model calls\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
+
+
+def _workloads(evaluation: Evaluation | None) -> str:
+    if evaluation is None or not evaluation.workloads:
+        return ""
+    return "## Workloads\n\n" + "\n".join(workloads(evaluation))
 
 
 def _comparisons(evaluation: Evaluation | None) -> str:

@@ -189,7 +189,7 @@ def _member(candidates: Candidates, candidate: Candidate) -> Member | None:
         generation=candidate.generation,
         strategy=candidate.strategy,
         evaluation=candidate.evaluation,
-        placement=candidates.preparation.placement,
+        placement=candidate.evaluation.placement or candidates.preparation.placement,
         utilisation_weight=candidates.spec.method.utilisation_weight,
         preparation=candidates.preparation,
     )
