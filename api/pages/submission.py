@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter
+from pydantic import ValidationError
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api.dependencies import Transaction
 from api.foresight import foreseen
-from api.pages.visits import HOME, Actor, Fields, Form, PageRoute, Visitor, page, seen
+from api.pages.visits import HOME, Actor, Fields, Form, PageRoute, Visitor, invalid_form, page, seen
 from cupilot.domain import problems as builtin
-from cupilot.domain.errors import CupilotError, InvalidInput
+from cupilot.domain.errors import CupilotError, InvalidInput, Unavailable
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import AgentKind, Budgets, Priority
 from cupilot.domain.people import Caller
@@ -51,10 +52,13 @@ def send(session: Transaction, caller: Actor, fields: Fields) -> Response:
         request = _request(fields)
         if fields.text("action") == "plan":
             return _page(session, caller, fields, plan=plan(session, caller.team_id, request, foreseen))
-        job, _ = submit(session, caller, request, None)
+        with session.begin_nested():
+            job, _ = submit(session, caller, request, None)
+    except ValidationError as error:
+        return _page(session, caller, fields, error=invalid_form(error))
+    except Unavailable:
+        raise
     except CupilotError as error:
-        if error.status != InvalidInput.status:
-            raise
         return _page(session, caller, fields, error=error)
     return seen(f"/jobs/{job.id}")
 

@@ -83,7 +83,7 @@ class PageRoute(APIRoute):
             except RequestValidationError:
                 return failed(NotFound("there is no such page"))
             except ValidationError as error:
-                return failed(_invalid_form(error))
+                return failed(invalid_form(error))
             except Unavailable:
                 raise  # to the handler that :func:`install` registers, like those that the end of the transaction finds
             except CupilotError as error:
@@ -123,10 +123,11 @@ def visitor(request: Request, session: Transaction) -> Caller:
 def same_site(request: Request) -> None:
     """Raise :class:`CrossSite` for a form that another site sends: it would act in its visitor's name."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    foreign = site not in (None, "same-origin", "none")
-    # "null" beside a header that says more: browsers that send no referrer say no origin either.
-    if origin is not None and not (origin == "null" and site is not None):
-        foreign = foreign or urlsplit(origin).netloc != request.headers.get("host")
+    if site is not None:  # which browsers set themselves, and no proxy in between changes
+        foreign = site not in ("same-origin", "none")
+    else:
+        host = request.headers.get("host", "").lower()
+        foreign = origin is not None and urlsplit(origin).netloc.lower() != host
     if foreign:
         raise CrossSite("this form was sent by another site", hint="use this service's own pages")
 
@@ -241,7 +242,8 @@ def failed(error: CupilotError) -> Response:
     return page("error", None, status=error.status, error=error)
 
 
-def _invalid_form(error: ValidationError) -> InvalidInput:
+def invalid_form(error: ValidationError) -> InvalidInput:
+    """Return the first thing that is wrong with what a form asks for."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"]) or "form"
     return InvalidInput(f"{where}: {first['msg']}", where=where)

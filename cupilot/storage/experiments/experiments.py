@@ -19,8 +19,7 @@ from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.experiments import Experiment
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.queue import Step
-from cupilot.storage.db.transitions import lock_jobs
-from cupilot.storage.jobs.jobs import IdempotencyMismatch, request_cancel, submit_job
+from cupilot.storage.jobs.jobs import IdempotencyMismatch, request_cancels, submit_job
 
 
 def create_experiment(
@@ -111,10 +110,7 @@ def cancel_experiment(session: Session, team_id: uuid.UUID, experiment_id: uuid.
         if not open_jobs:
             raise Conflict("the experiment has ended already: all its jobs are final")
         experiment.cancel_requested_at = func.now()
-    jobs = lock_jobs(session, open_jobs)  # all before any is cancelled, as in request_cancels
-    for job_id in open_jobs:
-        if not jobs[job_id].state.final:  # ended between the look and the lock
-            request_cancel(session, team_id, job_id)
+    request_cancels(session, team_id, open_jobs)
     session.flush()
     session.refresh(experiment)
     return experiment

@@ -127,16 +127,17 @@ def request_cancel(session: Session, team_id: uuid.UUID, job_id: uuid.UUID) -> J
 
 
 def request_cancels(session: Session, team_id: uuid.UUID, job_ids: Sequence[uuid.UUID]) -> None:
-    """Stop several jobs, as :func:`request_cancel` does each; all are locked before anything of them is.
+    """Stop several jobs, as :func:`request_cancel` does each, but those that have ended.
 
-    Workers lock the jobs of a bundle in the order of their ids, and so does this; one job after the other, each with
-    its steps, would deadlock with them.
+    All are locked before anything of them is: workers lock the jobs of a bundle in the order of their ids, and so does
+    this; one job after the other, each with its steps, would deadlock with them.
     """
     for job_id in job_ids:
         get_job(session, team_id, job_id)
-    lock_jobs(session, job_ids)
+    locked = lock_jobs(session, job_ids)
     for job_id in job_ids:
-        request_cancel(session, team_id, job_id)
+        if not locked[job_id].state.final:
+            request_cancel(session, team_id, job_id)
 
 
 def change_job(

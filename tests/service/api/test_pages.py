@@ -194,6 +194,12 @@ def test_buttons_do_what_rest_does_and_only_from_these_pages(browser: httpx.Clie
         {**form, "problem": "", "source": SOURCE, "tensors": "float16"},
     ):
         assert browser.post("/ui/submit", data=wrong).status_code == 422
+    own = {"source": SOURCE, "target": "cpu"}
+    for field, value in {"population": "5000", "minutes": "0", "name": "x" * 201, "seed": "-1"}.items():
+        refused = browser.post("/ui/submit", data={**own, field: value})
+        assert refused.status_code == 422
+        assert 'role="alert"' in refused.text
+        assert "class Model" in refused.text  # what was pasted is not lost
     for seeds in ("0", str(10**18)):
         refused = browser.post("/ui/experiments", data={"problem": "softmax", "target": "cpu", "seeds": seeds})
         assert (refused.status_code, "1 to 100 seeds" in refused.text) == (422, True)
@@ -206,7 +212,8 @@ def test_buttons_do_what_rest_does_and_only_from_these_pages(browser: httpx.Clie
         refused = browser.post(f"/ui/jobs/{other}/cancel", headers=headers)
         assert refused.status_code == 403
         assert "cross_site" in refused.text
-    assert browser.post("/ui/jobs/bulk", data={"job": [other], "action": "cancel"}).status_code == 303
+    chosen = {"job": [job, other], "action": "cancel"}  # the first has ended
+    assert browser.post("/ui/jobs/bulk", data=chosen).status_code == 303
     assert team.http.get(f"/v1/jobs/{other}").json()["state"] == "cancelled"
 
 

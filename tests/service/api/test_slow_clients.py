@@ -251,6 +251,7 @@ def test_one_teams_flood_is_answered_429_and_no_503(world: World, team: Team, st
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
         ({"Sec-Fetch-Site": "same-origin"}, 303),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "https://cupilot.example"}, 303),  # a proxy changed the host
         ({}, 303),
     ],
 )
