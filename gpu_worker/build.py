@@ -249,15 +249,25 @@ def held_back(done: Finished) -> bool:
         return False
     if done.timed_out:
         return not done.idle
+    if not_started(done):
+        return True
     return done.code == -signal.SIGKILL or (done.code != 0 and _KILLED.search(done.stderr) is not None)
+
+
+def not_started(done: Finished) -> bool:
+    """Return whether the sandbox itself failed, which speaks before the tool could."""
+    return done.code != 0 and done.stderr.startswith("bwrap: ")
 
 
 _ROOM = "run fewer workers on this machine, or give it more memory and cores"
 
 
 def _machine(tool: str, done: Finished) -> Failure:
-    why = "had to wait for too long" if done.timed_out else "was killed, for memory or from outside"
     details: dict[str, JsonValue] = {"stderr": done.stderr[-2000:]}
+    if not_started(done):
+        message = f"the sandbox could not start {tool}: {done.stderr.splitlines()[0][:500]}"
+        return Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details=details)
+    why = "had to wait for too long" if done.timed_out else "was killed, for memory or from outside"
     return Failure(kind=FailureKind.INFRASTRUCTURE, message=f"{tool} {why}: {_ROOM}", details=details)
 
 

@@ -20,7 +20,7 @@ from cupilot.code_version import code_version
 from cupilot.domain.data_sheets import stated_peaks
 from cupilot.domain.errors import InvalidPlan, Unavailable
 from cupilot.domain.evaluation import BuildReport, Evaluation, Failure, Preparation, PreparationResult, Tracing
-from cupilot.domain.hardware import Device, Environment
+from cupilot.domain.hardware import Device, Environment, Peaks
 from cupilot.domain.imported import ImportedKernel
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import Problem, ProblemFacts, Target
@@ -77,7 +77,9 @@ class Evaluator:
         self._host: HostTarget = open_host(target, device=device, threads=threads, builder=builder)
         self._sandbox = sandbox or Sandbox()
         work_dir = work_dir.resolve()
-        self._builder = Builder(self._host.toolchain, self._sandbox, work_dir / "builds", self._host.device.arch)
+        # A CPU's binaries are for its own instructions (-march=native), which the name of its arch tells in part only.
+        built_for = self.device.uid if target is Target.CPU else self.device.arch
+        self._builder = Builder(self._host.toolchain, self._sandbox, work_dir / "builds", built_for)
         self._peaks = PeakStore(self._host, self._sandbox, work_dir / "peaks")
         self._judge = WarmJudge(self._host, self._sandbox, Bytecode(work_dir / "bytecode"))
         self._imported = work_dir / "imported"
@@ -219,7 +221,7 @@ class Evaluator:
 
     def _evaluation(self, subject: EvaluationInput, call: Call) -> Evaluation:
         """Take a kernel through the stages, and conclude from their results."""
-        results = StageResults()
+        subject, results = self._up_to_date(subject), StageResults()
         try:
             for reached in self._stages(subject, call):
                 results = reached
@@ -235,7 +237,12 @@ class Evaluator:
         recalled = results.recalled
         if recalled is not None and recalled.evaluation is not None and results.interruption is None:
             return reused(recalled.evaluation, recalled.report, subject.kernel, phases, seconds)
-        evaluation = self._concluded(subject, results).model_copy(update={"phases": phases, "seconds": seconds})
+        try:
+            concluded = self._concluded(subject, results)
+        except (Unavailable, OSError) as error:  # of measuring the device's peaks again
+            interruption = endings.unanswered(error, "the peaks")
+            concluded = self._concluded(subject, StageResults(results.built, interruption=interruption))
+        evaluation = concluded.model_copy(update={"phases": phases, "seconds": seconds})
         if self._known is not None and recalled is not None:
             self._known.put(recalled.key, evaluation)
         return evaluation
@@ -282,11 +289,24 @@ class Evaluator:
 
     def _concluded(self, subject: EvaluationInput, results: StageResults) -> Evaluation:
         """Return the evaluation with the environment that it was made in."""
-        peaks = self._peaks.at_least(subject.preparation.peaks) if results.eager is not None else None
         report = results.standing_build.build.report if results.standing_build is not None else None
         environment = self._environment(report)
-        evaluation = conclude(subject, results, self._host, self._peaks.again, peaks)
+        evaluation = conclude(subject, results, self._host, self._peaks_again)
         return evaluation.model_copy(update={"environment": environment, "measurement": uuid.uuid4().hex})
+
+    def _up_to_date(self, subject: EvaluationInput) -> EvaluationInput:
+        """Return what is to be evaluated with the highest peaks that are known of the device, and a bound by them."""
+        preparation = subject.preparation
+        peaks = self._peaks.at_least(preparation.peaks)
+        if peaks == preparation.peaks:
+            return subject
+        placement = place(preparation.facts, peaks, stated_peaks(self.device.name))
+        return replace(subject, preparation=preparation.model_copy(update={"peaks": peaks, "placement": placement}))
+
+    def _peaks_again(self) -> Peaks:
+        """Measure the device's peaks once more, without what the judge holds of its memory."""
+        self._judge.close()
+        return self._peaks.again()
 
     def _build(self, kernel: Kernel | ImportedKernel, facts: ProblemFacts) -> BuiltKernel:
         """Build a kernel; raises InvalidPlan where it is for another target, or its plan does not fit the problem."""

@@ -72,15 +72,12 @@ def conclude(
     results: StageResults,
     target: HostTarget,
     remeasure: Callable[[], Peaks],
-    peaks: Peaks | None = None,
 ) -> Evaluation:
     """Return the evaluation that follows from the results of all stages.
 
-    ``peaks`` are the device's as known now, by default those of the preparation; ``remeasure`` is called only before a
-    kernel is quarantined for its speed.
+    ``remeasure`` measures the device's peaks, and is called only before a kernel is quarantined for its speed.
     """
-    facts, eager = subject.preparation.facts, results.eager
-    peaks = peaks or subject.preparation.peaks
+    facts, eager, peaks = subject.preparation.facts, results.eager, subject.preparation.peaks
     stated = stated_peaks(target.device.name)
     placement = place(facts, peaks, stated)
     if eager is not None and below_floor(eager, placement):

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from cupilot.domain.errors import InvalidPlan
 from cupilot.domain.syntax import parse_expression
@@ -30,6 +33,15 @@ _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mod: lambda a, b: a % b,
 }
 _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "ceil_div": _ceil_div}
+
+
+def _as_text(value: Any) -> Any:
+    """Return a whole number as the expression that it is: models write ``"grid": [1024]``."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Formula = Annotated[str, BeforeValidator(_as_text)]
+"""Expression over ``problem.h`` and the tunables, as :func:`evaluate` reads it."""
 
 
 def evaluate(expression: str, names: Mapping[str, int | float | bool]) -> int:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from cupilot.domain.errors import InvalidPlan, InvalidTensorMap
-from cupilot.domain.expression import evaluate
+from cupilot.domain.expression import Formula, evaluate
 from cupilot.domain.header import constants
 from cupilot.domain.problem import ProblemFacts, Target
 from cupilot.domain.tensor_map import MapRule, ResolvedTensorMap, TensorMap, resolved
@@ -31,15 +31,6 @@ def _identifier(name: str) -> str:
     if not _IDENTIFIER.match(name):
         raise ValueError(f"{name!r} is not a C identifier")
     return name
-
-
-def _as_text(value: Any) -> Any:
-    """Return a whole number as the expression that it is: models write ``"grid": [1024]``."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-Formula = Annotated[str, BeforeValidator(_as_text)]
-"""Expression over ``problem.h`` and the tunables."""
 
 
 class Launch(Value):

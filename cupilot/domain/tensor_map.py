@@ -18,7 +18,7 @@ from typing import Literal
 from pydantic import field_validator
 
 from cupilot.domain.errors import InvalidTensorMap
-from cupilot.domain.expression import evaluate
+from cupilot.domain.expression import Formula, evaluate
 from cupilot.domain.problem import DType, NumericsPolicy, TensorSpec
 from cupilot.domain.value import Value, Vocabulary
 
@@ -153,14 +153,14 @@ class TensorMap(Value):
     """Its name among a launch's arguments."""
     tensor: str
     """A tensor or a workspace."""
-    box: tuple[str, ...]
+    box: tuple[Formula, ...]
     """Elements that one copy moves along each dimension."""
-    dims: tuple[str, ...] = ()
+    dims: tuple[Formula, ...] = ()
     """Elements along each dimension; the tensor's shape unless given. What lies beyond is filled or not stored."""
-    strides: tuple[str, ...] = ()
+    strides: tuple[Formula, ...] = ()
     """Elements from one index to the next in each dimension but the innermost. Unless given: those of the tensor where
     ``dims`` are its too, else without gaps."""
-    element_strides: tuple[str, ...] = ()
+    element_strides: tuple[Formula, ...] = ()
     """Steps within the box; 1 unless given."""
     dtype: MapElement | None = None
     """The tensor's unless given; needed for a workspace."""

@@ -16,6 +16,7 @@ from cupilot.domain.imported import ImportedFile
 from cupilot.domain.kernel import Kernel, LaunchPlan, resolve
 from cupilot.domain.problem import ProblemFacts, Role, Target, TensorSpec
 from cupilot.domain.strategy import Strategy
+from cupilot.domain.syntax import parse
 from cupilot.domain.workload import Workload, specialised
 from cupilot.reports.job import SOURCE_FILES
 from cupilot.schemas import Report
@@ -56,7 +57,7 @@ def slug(name: str) -> str:
 def depends_on_mode(source: str) -> bool:
     """Return True if a reference uses what may differ between train() and eval(); words in comments do not count."""
     names = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)) | ast.alias(name=name):
                 names.add(name)

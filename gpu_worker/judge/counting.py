@@ -109,48 +109,60 @@ def compulsory_bytes(
     graph: Graph,
     tensors: tuple[TensorSpec, ...],
     zero_shares: Mapping[str, float] = MappingProxyType({}),
+    *,
     whole: Collection[str] = (),
     needless: Mapping[str, int] = MappingProxyType({}),
+    observed: Mapping[str, int] = MappingProxyType({}),
 ) -> int:
     """Return bytes of every input element that the graph reads, once, and of every output element, once.
 
     ``zero_shares``: how much of an input is zero by construction; a kernel need not read that (half of a triangle).
     ``whole``: inputs that count whole, whatever the graph reads of them. ``needless``: bytes of inputs that the graph
-    reads and that matter to no output.
+    reads and that matter to no output. ``observed``: bytes that were seen to be read, where the graph does not tell how
+    its reads overlap.
     """
     total = 0
     for spec, size in zip(_given(tensors), bytes_read(graph, tensors).values(), strict=True):
-        filled = 1.0 - zero_shares.get(spec.name, 0.0)
-        total += int(filled * ((spec.nbytes if spec.name in whole else size) - needless.get(spec.name, 0)))
+        filled, all_of_it = 1.0 - zero_shares.get(spec.name, 0.0), stored_bytes(spec)
+        read = all_of_it if spec.name in whole else min(observed.get(spec.name, size), all_of_it)
+        total += int(filled * max(read - needless.get(spec.name, 0), 0))
     return total + sum(spec.nbytes for spec in tensors if spec.role is Role.OUTPUT)
 
 
 def bytes_read(graph: Graph, tensors: tuple[TensorSpec, ...]) -> dict[str, int]:
     """Count the bytes of each input, parameter and buffer that the graph reads, in the order of ``tensors``."""
-    readers: dict[str, list[GraphNode]] = {}
+    parts, sizes = read_in_part(graph, tensors), {spec.name: stored_bytes(spec) for spec in _given(tensors)}
+    itemsizes = {spec.name: spec.dtype.itemsize for spec in tensors}
+    return sizes | {
+        name: min(sum(prod(node.shapes[0]) for node in nodes) * itemsizes[name], sizes[name])
+        for name, nodes in parts.items()
+    }
+
+
+def read_in_part(graph: Graph, tensors: Sequence[TensorSpec]) -> dict[str, list[GraphNode]]:
+    """Return the calls that read each input, parameter and buffer of which no call reads the whole."""
+    readers: dict[str, list[GraphNode]] = {spec.name: [] for spec in _given(tensors)}
     for node in graph.nodes:
         for name in dict.fromkeys(_references(node)):
             readers.setdefault(name, []).append(node)
     return {
-        spec.name: _bytes_read(spec.name, spec.nbytes, spec.dtype.itemsize, readers, graph) for spec in _given(tensors)
+        spec.name: readers[spec.name]
+        for spec in _given(tensors)
+        if spec.name not in graph.outputs and all(_reads_a_part(node, spec.name) for node in readers[spec.name])
     }
+
+
+def _reads_a_part(node: GraphNode, name: str) -> bool:
+    return base_name(node) in PARTIAL and next(iter(_references(node)), None) == name
+
+
+def stored_bytes(spec: TensorSpec) -> int:
+    """Return the bytes of a tensor's distinct elements: those of an expanded one lie at one place."""
+    return min(spec.numel, spec.storage_elements) * spec.dtype.itemsize
 
 
 def _given(tensors: Sequence[TensorSpec]) -> list[TensorSpec]:
     return [spec for spec in tensors if spec.role is not Role.OUTPUT]
-
-
-def _bytes_read(name: str, size: int, itemsize: int, readers: Mapping[str, list[GraphNode]], graph: Graph) -> int:
-    if name in graph.outputs:
-        return size
-    total = 0
-    for node in readers.get(name, ()):
-        first = next(iter(_references(node)), None)
-        if base_name(node) in PARTIAL and first == name:
-            total += prod(node.shapes[0]) * itemsize
-        else:
-            return size
-    return min(total, size)
 
 
 def products(graph: Graph) -> int:

@@ -71,9 +71,9 @@ class LentMemory:
         self.arena.close()
 
     def poison(self, ranges: Sequence[Sequence[int]]) -> None:
-        """Fill memory that the file calls free with a NaN; the file is stopped."""
+        """Fill memory that the file calls free with a NaN, but not CUDA's own (0x7FFF); the file is stopped."""
         self._free, self._taken = [], []
-        self._pattern = 0x7FF0 | secrets.randbelow(0xF) + 1
+        self._pattern = 0x7FF0 | secrets.randbelow(0xE) + 1
         for item in ranges:
             start, end = self._range(item)
             self._words[start // 2 : end // 2].fill_(self._pattern)

@@ -16,7 +16,7 @@ import torch
 
 from cupilot.domain.problem import DType, Graph, Role, TensorSpec
 from gpu_worker.judge import laws
-from gpu_worker.judge.counting import bytes_read
+from gpu_worker.judge.counting import bytes_read, read_in_part, stored_bytes
 from gpu_worker.judge.deviation import Expected, largest, unit_of
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
@@ -35,6 +35,8 @@ class Relevance:
 
     whole: frozenset[str] = frozenset()
     """Tensors of which the graph claims that a part does not matter, and it does."""
+    observed: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of each tensor that the graph reads in part only, as they were seen to be read: every element once."""
     needless: Mapping[str, int] = field(default_factory=dict)
     """Bytes of tensors, whole by the graph, that lie in parts which move no output."""
     notes: tuple[str, ...] = ()
@@ -83,16 +85,23 @@ def relevance(
     found.
     """
     named = [spec for spec in specs if spec.role is not Role.OUTPUT]
-    counted = bytes_read(graph, tuple(specs))
-    claimed = [spec.name for spec in named if counted[spec.name] < spec.nbytes and 0 not in spec.strides]
-    unclaimed = [place for place, spec in enumerate(named) if spec.name not in claimed and spec.role is Role.INPUT]
+    parts, counted = read_in_part(graph, specs), bytes_read(graph, tuple(specs))
+    claimed = [spec.name for spec in named if spec.name in parts and 0 not in spec.strides]
+    unclaimed = [
+        place
+        for place, spec in enumerate(named)
+        if counted[spec.name] == stored_bytes(spec) and spec.role is Role.INPUT
+    ]
     whole: list[str] = []
+    observed: dict[str, int] = {}
     needless: dict[str, int] = {}
     notes: list[str] = []
     try:
         rounds = any(spec.dtype in (DType.BFLOAT16, DType.FLOAT16) for spec in specs if spec.role is Role.OUTPUT)
         trial = _Trial(reference, inputs, named, exact=rounds)
-        whole.extend(_refuted(trial, claimed))
+        reads = reference.reads(inputs, claimed)
+        whole.extend(_refuted(trial, reads))
+        observed |= {name: nonzeros(read) * inputs[_place(named, name)].element_size() for name, read in reads.items()}
         for name, words, count in _irrelevant(trial, unclaimed):
             needless[name] = count
             notes.append(f"changing {words} of {name} moves no output: the roofline bound leaves {count} bytes out")
@@ -101,15 +110,18 @@ def relevance(
             raise
         notes.append("there was no memory to try which parts of the inputs matter")
     moved = [f"an output moves with what the traced graph does not read of {name}: it counts whole" for name in whole]
-    return Relevance(frozenset(whole), needless, (*moved, *notes))
+    return Relevance(frozenset(whole), observed, needless, (*moved, *notes))
 
 
-def _refuted(trial: _Trial, claimed: Sequence[str]) -> Iterator[str]:
-    """Yield the tensors of which a part that the graph does not read moves an output."""
-    names = [spec.name for spec in trial.specs]
-    for name, read in trial.reference.reads(trial.given, claimed).items():
-        if not bool(read.all()) and trial.moves(names.index(name), ~read):
+def _refuted(trial: _Trial, reads: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    """Yield the tensors of which a part that is not among the elements read moves an output."""
+    for name, read in reads.items():
+        if not bool(read.all()) and trial.moves(_place(trial.specs, name), ~read):
             yield name
+
+
+def _place(specs: Sequence[TensorSpec], name: str) -> int:
+    return next(place for place, spec in enumerate(specs) if spec.name == name)
 
 
 def _irrelevant(trial: _Trial, places: Sequence[int]) -> Iterator[tuple[str, str, int]]:

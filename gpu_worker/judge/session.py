@@ -186,7 +186,9 @@ class Session:
         inputs, graph = self._cases.get(laws.OWN).given, self.facts.graph
         found = relevance(self._reference, graph, self._specs, inputs)
         zeros = zero_shares(self._specs, inputs)
-        least = counting.compulsory_bytes(graph, self._specs, zeros, found.whole, found.needless)
+        least = counting.compulsory_bytes(
+            graph, self._specs, zeros, whole=found.whole, observed=found.observed, needless=found.needless
+        )
         self.facts = self.facts.model_copy(update={"compulsory_bytes": least})
         return found.notes
 

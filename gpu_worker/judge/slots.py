@@ -273,11 +273,14 @@ def _workspace_byte() -> int | None:
 
 
 def _pattern(dtype: DType) -> int:
-    """Draw a bit pattern that no honest kernel writes: a quiet NaN with a random payload, or an unlikely integer."""
+    """Draw a bit pattern that no honest kernel writes: a quiet NaN with a random payload, or an unlikely integer.
+
+    Never a payload of ones alone, which is CUDA's own NaN (``CUDART_NAN_BF16``).
+    """
     bits = {
-        DType.FLOAT32: 0x7FC00000 | secrets.randbelow(0x3FFFFF) + 1,
-        DType.FLOAT16: 0x7E00 | secrets.randbelow(0x1FF) + 1,
-        DType.BFLOAT16: 0x7FC0 | secrets.randbelow(0x3F) + 1,
+        DType.FLOAT32: 0x7FC00000 | secrets.randbelow(0x3FFFFE) + 1,
+        DType.FLOAT16: 0x7E00 | secrets.randbelow(0x1FE) + 1,
+        DType.BFLOAT16: 0x7FC0 | secrets.randbelow(0x3E) + 1,
         DType.FLOAT64: 0x7FF8 << 48 | secrets.randbits(48) | 1,
         DType.INT64: -(2**61) - secrets.randbits(48),
         DType.INT32: -(2**30) - secrets.randbits(24),

@@ -146,17 +146,25 @@ def _device(threads: int) -> Device:
         arch=f"{platform.machine().replace('_', '-')}-{extension}",
         units=threads,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        cache_bytes=_last_level_cache(),
+        cache_bytes=last_level_cache(),
     )
 
 
-def _last_level_cache() -> int:
-    sizes = []
-    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        match = re.fullmatch(r"(\d+)([KMG]?)", path.read_text().strip())
-        if match:
-            sizes.append(int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]])
-    return max(sizes, default=32 * 2**20)
+def last_level_cache(processors: Path = Path("/sys/devices/system/cpu")) -> int:
+    """Return the bytes of all last-level caches of the processors that this process may use; a guess where unknown."""
+    sizes: dict[tuple[int, str], int] = {}
+    for number in os.sched_getaffinity(0):
+        for folder in (processors / f"cpu{number}/cache").glob("index*"):
+            level, size, shared = (_line(folder / name) for name in ("level", "size", "shared_cpu_list"))
+            match = re.fullmatch(r"(\d+)([KMG]?)", size)
+            if match and level.isdigit():
+                sizes[int(level), shared] = int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]]
+    last = max((level for level, _ in sizes), default=0)
+    return sum(size for (level, _), size in sizes.items() if level == last) or 32 * 2**20
+
+
+def _line(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""
 
 
 def _machine_id() -> str:

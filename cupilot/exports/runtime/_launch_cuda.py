@@ -216,8 +216,11 @@ def _load(binary: bytes, spec: dict[str, Any]) -> list[_Launch]:
     count = _check(driver.cuModuleGetFunctionCount(module), "counting kernels")
     handles = _check(driver.cuModuleEnumerateFunctions(count, module), "listing kernels")
     functions = {_check(driver.cuFuncGetName(handle), "naming a kernel").decode(): handle for handle in handles}
+    shared: dict[str, int] = {}  # the most that any launch of a kernel asks for: it is allowed once for all of them
+    for launch in spec["launches"]:
+        shared[launch["kernel"]] = max(launch["shared_bytes"], shared.get(launch["kernel"], 0))
     return [
-        _Launch(launch["kernel"], *_configured(functions, launch), wanted, _maps(launch))
+        _Launch(launch["kernel"], *_configured(functions, launch, shared[launch["kernel"]]), wanted, _maps(launch))
         for launch, wanted in zip(spec["launches"], places(spec), strict=True)
     ]
 
@@ -227,7 +230,7 @@ def _maps(launch: dict[str, Any]) -> dict[int, _Map]:
     return {number: _Map(declared[name]) for number, name in enumerate(launch["args"]) if name in declared}
 
 
-def _configured(functions: dict[str, Any], launch: dict[str, Any]) -> tuple[Any, Any]:
+def _configured(functions: dict[str, Any], launch: dict[str, Any], shared_bytes: int) -> tuple[Any, Any]:
     from cuda.bindings import driver
 
     name = launch["kernel"]
@@ -238,9 +241,9 @@ def _configured(functions: dict[str, Any], launch: dict[str, Any]) -> tuple[Any,
     function = functions[mangled[0]]
     allow, query = driver.cuFuncSetAttribute, driver.CUfunction_attribute
     static = _check(driver.cuFuncGetAttribute(query.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function), "shared memory")
-    if launch["shared_bytes"] + static > SHARED_BYTES_UNASKED:
+    if shared_bytes + static > SHARED_BYTES_UNASKED:
         wanted = query.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        _check(allow(function, wanted, launch["shared_bytes"]), "asking for shared memory")
+        _check(allow(function, wanted, shared_bytes), "asking for shared memory")
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = launch["grid"]
     config.blockDimX, config.blockDimY, config.blockDimZ = launch["block"]

@@ -136,8 +136,8 @@ def main() -> None:
     name, *arguments = sys.argv[2:]
     try:
         code = 0 if _run(name, arguments) else 1
-    except CompilerFault as fault:
-        sys.stderr.write(f"compiler fault: {fault}\n")
+    except Exception as fault:  # of this program, and never of the source
+        sys.stderr.write(f"compiler fault: {fault if isinstance(fault, CompilerFault) else repr(fault)}\n")
         code = 3
     sys.stdout.flush()
     sys.stderr.flush()

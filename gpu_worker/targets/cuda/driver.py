@@ -252,8 +252,10 @@ class Module:
 
 
 def reset_persisting_cache() -> None:
-    """Make cache lines that kernels asked to keep evictable again."""
-    check(cu.cuCtxResetPersistingL2Cache(), "resetting the cache")
+    """Make cache lines that kernels asked to keep evictable again; devices before sm_80 keep none, and say so."""
+    result = cu.cuCtxResetPersistingL2Cache()
+    if result[0] != cu.CUresult.CUDA_ERROR_NOT_SUPPORTED:
+        check(result, "resetting the cache")
 
 
 class Stream:

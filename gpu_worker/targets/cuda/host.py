@@ -24,7 +24,7 @@ from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Access, BuildFacts, Counters, MemoryWatch, Program
 from gpu_worker.targets.cuda import installation, replays
 from gpu_worker.targets.cuda.nvcc import toolchain
-from gpu_worker.targets.cuda.nvml import Nvml, visible_uuids
+from gpu_worker.targets.cuda.nvml import Nvml, first_visible
 from gpu_worker.targets.cuda.toolchain import python_access, python_program
 
 _HERE = Path(__file__).parent
@@ -52,7 +52,7 @@ class CudaHost:
         """
         if threads is not None:
             raise InvalidInput("--threads is for the cpu target only")
-        self._nvml = Nvml(device or next(iter(visible_uuids()), None))
+        self._nvml = Nvml(device or first_visible())
         self.device = _describe(self._probe_program())
         self.toolchain = toolchain(self.device.arch, builder)
 

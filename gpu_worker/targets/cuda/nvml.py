@@ -45,6 +45,21 @@ def visible_uuids() -> list[str]:
     return chosen_uuids(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
+def first_visible() -> str:
+    """Return the UUID of the first card that may be used; raises Unavailable where there is none."""
+    uuids = visible_uuids()
+    if uuids:
+        return uuids[0]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        raise Unavailable("this machine has no NVIDIA GPU", hint=_HINT)
+    parts = ", and a part of a card (MIG) cannot be used" if visible.strip().startswith("MIG-") else ""
+    raise Unavailable(
+        f"CUDA_VISIBLE_DEVICES={visible!r} shows no card of this machine{parts}",
+        hint="name a card by its index or UUID, or unset the variable",
+    )
+
+
 def chosen_uuids(uuids: Sequence[str], visible: str | None) -> list[str]:
     """Return those of these UUIDs that a value of ``CUDA_VISIBLE_DEVICES`` shows, in its order; all for None.
 

@@ -163,7 +163,10 @@ class CudaRunner:
             self._module.unload()
         self._functions = {}
         self._module = driver.Module(self._cubin)
-        kernels = [self._prepare(self._module, launch) for launch in launches]
+        shared: dict[str, int] = {}  # the most that any launch of a kernel asks for: it is allowed once for all of them
+        for launch in launches:
+            shared[launch["kernel"]] = max(launch["shared_bytes"], shared.get(launch["kernel"], 0))
+        kernels = [self._prepare(self._module, launch, shared[launch["kernel"]]) for launch in launches]
         self._launches = tuple(launches)
         return kernels
 
@@ -176,12 +179,12 @@ class CudaRunner:
         self._load(self._launches)
         self.bind(self._places)
 
-    def _prepare(self, module: driver.Module, launch: Mapping[str, Any]) -> dict[str, Any]:
+    def _prepare(self, module: driver.Module, launch: Mapping[str, Any], shared_bytes: int) -> dict[str, Any]:
         name = launch["kernel"]
         function = self._functions.setdefault(name, module.function(name))
         self._check_parameters(function, launch)
-        if launch["shared_bytes"] + function.attribute("SHARED_SIZE_BYTES") > _DEFAULT_SHARED_BYTES:
-            function.allow_shared_bytes(launch["shared_bytes"])
+        if shared_bytes + function.attribute("SHARED_SIZE_BYTES") > _DEFAULT_SHARED_BYTES:
+            function.allow_shared_bytes(shared_bytes)
         cluster = launch["cluster"]
         if cluster[0] * cluster[1] * cluster[2] > _PORTABLE_CLUSTER:
             function.allow_large_clusters()

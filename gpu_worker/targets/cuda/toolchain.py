@@ -118,10 +118,13 @@ class CudaToolchain(CubinReader):
         return compiler_program("build", str(folder), str(self._nvrtc), pch, *self._options(), access=access)
 
     def _precompile(self) -> Path:
-        """Return the slow headers in precompiled form, made once; an empty file where this machine cannot make them."""
+        """Return the slow headers in precompiled form, made once, and again where somebody has tidied them away; an
+        empty file where this machine cannot make them.
+        """
         with self._lock:
-            if self._precompiled is None:
+            if self._precompiled is None or not self._precompiled.exists():
                 path = self._folder / "headers.pch"
+                path.parent.mkdir(mode=0o700, exist_ok=True)
                 access = python_access(Access(read_only=self._includes[:1], writable=(self._folder,)))
                 making = compiler_program("precompile", str(path), str(self._nvrtc), *self._options(), access=access)
                 if Sandbox().run(making, Limits(), PRECOMPILE_SECONDS).code != 0:

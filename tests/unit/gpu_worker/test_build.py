@@ -126,6 +126,7 @@ class _Script(CpuToolchain):
     ("compiling", "inspecting"),
     [
         ("kill -9 $$", ":"),
+        ('echo "bwrap: Can\'t find source path /tmp/headers.pch" >&2; exit 1', ":"),
         (
             "echo 'g++: fatal error: Killed signal terminated program cc1plus' >&2; echo 'compilation terminated.' >&2"
             "; exit 1",

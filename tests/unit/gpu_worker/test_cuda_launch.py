@@ -10,9 +10,10 @@ from typing import Any, cast
 import pytest
 from cuda.bindings import driver as cu
 
+from cupilot.domain.errors import Unavailable
 from cupilot.domain.evaluation import FailureKind
 from gpu_worker.targets.base import RunnerError
-from gpu_worker.targets.cuda import driver, installation, runner, tensor_maps
+from gpu_worker.targets.cuda import driver, installation, nvml, runner, tensor_maps
 from gpu_worker.targets.cuda.head_start import RECENT, HeadStart
 
 
@@ -163,3 +164,37 @@ def test_a_process_sees_the_node_of_its_own_card(
     (tmp_path / "nvidia-caps").mkdir()
     monkeypatch.setattr(installation, "DEVICES", tmp_path)
     assert {node.name for node in installation.device_nodes(minor)} == cards | shared
+
+
+def test_a_kernel_may_use_the_most_shared_memory_of_its_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed: list[int] = []
+    function = SimpleNamespace(attribute=lambda _: 1024, allow_shared_bytes=allowed.append, parameter_sizes=lambda: [8])
+    module = SimpleNamespace(function=lambda _: function)
+    monkeypatch.setattr(driver, "Module", lambda _: module)
+    monkeypatch.setattr(runner.CudaRunner, "_facts", lambda *_: {})
+    loading = runner.CudaRunner.__new__(runner.CudaRunner)
+    loading._module, loading._cubin = None, b""
+    launch = {"kernel": "k", "args": ["x"], "tensor_maps": {}, "cluster": (1, 1, 1)}
+    loading._load([{**launch, "shared_bytes": 160 * 1024}, {**launch, "shared_bytes": 64 * 1024}])
+    assert set(allowed) == {160 * 1024}
+
+
+def test_a_device_that_keeps_no_cache_lines_has_none_to_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [cu.CUresult.CUDA_SUCCESS, cu.CUresult.CUDA_ERROR_NOT_SUPPORTED, cu.CUresult.CUDA_ERROR_UNKNOWN]
+    monkeypatch.setattr(driver.cu, "cuCtxResetPersistingL2Cache", lambda: (answers.pop(0),))
+    driver.reset_persisting_cache()
+    driver.reset_persisting_cache()
+    with pytest.raises(driver.DriverError):
+        driver.reset_persisting_cache()
+
+
+@pytest.mark.parametrize(("visible", "words"), [("-1", "shows no card"), ("MIG-1", "MIG"), (None, "no NVIDIA GPU")])
+def test_no_card_is_taken_where_none_may_be_used(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, words: str
+) -> None:
+    monkeypatch.setattr(nvml, "visible_uuids", list)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(Unavailable, match=words):
+        nvml.first_visible()

@@ -16,11 +16,15 @@ from typing import Any
 import psutil
 import pytest
 
+from cupilot.domain.errors import Unavailable
 from cupilot.domain.evaluation import Baseline, Evaluation, FailureKind, Preparation, Verdict
+from cupilot.domain.hardware import Peaks
 from cupilot.domain.problem import Problem, Target
+from gpu_worker import verdict
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.judge.timing import MIN_PAIRS
 from gpu_worker.messages.judge import Judged, KernelOrder, Unusable
+from gpu_worker.peaks import PeakStore
 from gpu_worker.phases import Phases
 from gpu_worker.sandbox.child import Child
 from gpu_worker.sandbox.sandbox import Sandbox
@@ -56,6 +60,36 @@ def test_a_kernel_is_evaluated_with_a_stored_preparation(work_dir: Path, prepara
     assert again.build.cached
     assert not again.build.ahead
     assert again.kernel_hash == kernel().content_hash()
+
+
+def test_peaks_that_were_seen_since_the_preparation_count(
+    work_dir: Path, preparation: Preparation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    better = preparation.peaks.model_copy(update={"bandwidth": 2 * preparation.peaks.bandwidth})
+    monkeypatch.setattr(PeakStore, "at_least", lambda *_: better)
+    with Evaluator(Target.CPU, work_dir) as other:
+        result = other.evaluate(PROBLEM, preparation, kernel())
+    assert result.placement is not None
+    assert result.placement.memory_floor_us == pytest.approx(preparation.placement.memory_floor_us / 2)
+
+
+def test_peaks_that_cannot_be_measured_again_accuse_no_kernel(
+    work_dir: Path, preparation: Preparation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a kernel is quarantined for its speed, peaks are measured again, for which a card may lack memory."""
+
+    def fails(_: PeakStore) -> Peaks:
+        raise Unavailable("the device's peaks could not be measured: out of memory")
+
+    monkeypatch.setattr(verdict, "below_floor", lambda *_: True)
+    monkeypatch.setattr(PeakStore, "again", fails)
+    with Evaluator(Target.CPU, work_dir) as other:
+        result = other.evaluate(PROBLEM, preparation, kernel())
+        assert other._judge.problem is None, "its memory is free for the measurement"
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.INFRASTRUCTURE
+    assert "out of memory" in result.failure.message
+    assert result.verdict is not Verdict.QUARANTINED
 
 
 @pytest.mark.parametrize(

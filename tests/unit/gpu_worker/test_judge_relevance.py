@@ -40,7 +40,9 @@ def found(forward: str, inputs: str, arguments: str = "x") -> tuple[ReferenceLin
     given = reference.draw(7)
     result = relevance(reference, facts.graph, facts.tensors, given)
     zeros = structure.zero_shares(facts.tensors, given)
-    proven = compulsory_bytes(facts.graph, facts.tensors, zeros, result.whole, result.needless)
+    proven = compulsory_bytes(
+        facts.graph, facts.tensors, zeros, whole=result.whole, observed=result.observed, needless=result.needless
+    )
     return reference, result, facts.compulsory_bytes, proven
 
 
@@ -61,6 +63,24 @@ def test_what_the_graph_does_not_read_moves_nothing(forward: str, inputs: str, a
     _, result, by_graph, proven = found(forward, inputs, arguments)
     assert result.whole == frozenset()
     assert by_graph == proven == least
+
+
+@pytest.mark.parametrize(
+    ("forward", "inputs", "arguments", "least"),
+    [
+        ("return x[:, :2].sin() + x[:, :2].cos()", "torch.randn(8, 16)", "x", 2 * 8 * 2 * 4),
+        ("return x[:4] * x[2:6]", "torch.randn(8, 16)", "x", (6 + 4) * 16 * 4),
+        ("return F.embedding(i, t)", "torch.arange(6) % 2, torch.randn(100, 8)", "i, t", 6 * 8 + (2 + 6) * 8 * 4),
+    ],
+)
+def test_what_is_read_twice_counts_once(forward: str, inputs: str, arguments: str, least: int) -> None:
+    _, _, by_graph, proven = found(forward, inputs, arguments)
+    assert by_graph > proven == least
+
+
+def test_elements_of_an_expanded_input_lie_at_one_place() -> None:
+    _, _, by_graph, proven = found("return x + y", "torch.randn(8, 16), torch.randn(1, 16).expand(8, 16)", "x, y")
+    assert by_graph == proven == (2 * 8 * 16 + 16) * 4
 
 
 def test_a_claim_that_a_change_refutes_does_not_lower_the_floor() -> None:

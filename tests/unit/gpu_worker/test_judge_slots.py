@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from cupilot.domain.problem import DType, Role
+from gpu_worker.judge import slots as slots_module
 from gpu_worker.judge.slots import Slots
 from gpu_worker.targets.base import ALIGNMENT
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
@@ -72,6 +73,14 @@ def test_poison_shows_what_was_not_written(device: CpuJudgeDevice, dtype: DType)
         assert bool(slots.outputs(0)[0][0].isnan().all())
     slots.outputs(0)[0].fill_(0)
     assert not slots.probe_unwritten(0, 8)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "nan"), [(DType.BFLOAT16, 0x7FFF), (DType.FLOAT16, 0x7FFF), (DType.FLOAT32, 0x7FFFFFFF)]
+)
+def test_cudas_own_nan_is_no_poison(monkeypatch: pytest.MonkeyPatch, dtype: DType, nan: int) -> None:
+    monkeypatch.setattr(slots_module.secrets, "randbelow", lambda count: count - 1)
+    assert slots_module._pattern(dtype) == nan - 1
 
 
 def test_guards_see_writes_on_both_sides(slots: Slots) -> None:

@@ -55,11 +55,10 @@ def concluded(
     *,
     repeated: Judged | None = None,
     memory: Failure | None = None,
-    peaks: Peaks | None = None,
 ) -> Evaluation:
     confirmation = None if repeated is None else ConfirmationResult(repeated)
     results = StageResults(BUILT, judged=result, confirmation=confirmation, memory=MemoryWatch(memory))
-    return conclude(SUBJECT, results, CpuHost(), remeasure, peaks)
+    return conclude(SUBJECT, results, CpuHost(), remeasure)
 
 
 def test_a_kernel_that_passed_everything_is_audited() -> None:
@@ -102,13 +101,6 @@ def test_a_card_is_measured_by_its_own_data_sheet() -> None:
     assert placement is not None
     facts, peaks = SUBJECT.preparation.facts, SUBJECT.preparation.peaks
     assert placement.stated == place(facts, peaks, stated_peaks("NVIDIA H200")).stated
-
-
-def test_peaks_that_were_seen_since_the_preparation_count() -> None:
-    better = PEAKS.model_copy(update={"bandwidth": 2 * PEAKS.bandwidth})
-    result = concluded(peaks=better)
-    assert result.profile is not None
-    assert result.profile.metrics["floor_pct"] == pytest.approx(25.0)
 
 
 @pytest.mark.parametrize(

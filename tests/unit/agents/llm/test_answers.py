@@ -11,6 +11,7 @@ from agents.llm.revisor import improvement, revision
 from cupilot.domain.kernel import Kernel, Launch, LaunchPlan
 from cupilot.domain.problem import Target
 from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.domain.tensor_map import TensorMap
 
 SOURCE = 'extern "C" void k(const float* x, float* out) { out[0] = x[0]; }\n'
 CODE = f"```cpp\n{SOURCE}// mended\n```\n```json\n" + '{"launches": [{"kernel": "k", "args": ["x", "out"]}]}\n```\n'
@@ -70,5 +71,6 @@ def test_numbers_stand_for_expressions_in_a_plan() -> None:
     (read,) = plan.launches
     assert (read.grid, read.block, read.shared_bytes, read.cluster) == (("1024", "ROWS"), ("256",), "0", ("2",))
     assert plan.workspace[0].bytes == "64"
+    assert TensorMap.model_validate({"name": "m", "tensor": "x", "box": [64, "ROWS"]}).box == ("64", "ROWS")
     with pytest.raises(ValueError, match="valid string"):
         Launch.model_validate({"kernel": "k", "args": [], "shared_bytes": True})
