@@ -32,13 +32,15 @@ _EXPONENTS = {torch.float64: (torch.int64, 0x7FF << 52), torch.float32: (torch.i
 
 @dataclass(frozen=True)
 class Selection:
-    """Source that an index output selects from (``argmax`` and the like). Any index of a value as good is right."""
+    """Source that an index output selects from (``argmax``, ``topk``). Any index of a value as good is right."""
 
     values: torch.Tensor
     """Values that were selected from: float64, or float32 where there is much of it."""
     dim: int | None
     """None: over all elements."""
     keepdim: bool
+    distinct: bool = False
+    """Each index along ``dim`` stands once, as in ``topk`` and ``sort``."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,8 @@ def _equally_good(expected: Expected, got: torch.Tensor) -> bool:
     for indices in (got, wanted):  # on a GPU, an index out of range would end this process's context
         if bool((indices < 0).any()) or bool((indices >= values.shape[dim]).any()):
             return False
+    if selection.distinct and bool((got.sort(dim).values.diff(dim=dim) == 0).any()):
+        return False
     mine, its = values.gather(dim, got).double(), values.gather(dim, wanted).double()
     near = (mine - its).abs() <= expected.rounding * torch.maximum(mine.abs(), its.abs())
     return bool((near | (mine == its)).all())  # infinities are equal, and no number apart

@@ -249,6 +249,7 @@ class Selected(Message):
 
     dim: StrictInt | None
     keepdim: StrictBool
+    distinct: StrictBool
 
 
 class SelectedTensors(Tensors):

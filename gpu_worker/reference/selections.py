@@ -1,7 +1,8 @@
-"""Finds what index outputs (``argmax`` and its kin) select from, by watching a forward pass in float64."""
+"""Finds what index outputs (``argmax``, ``topk`` and their kin) select from, by watching a forward pass in float64."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,12 +10,12 @@ import torch
 from gpu_worker.judge.deviation import Selection
 from gpu_worker.reference.watching import ForwardWatch
 
-_SELECTING = {"aten.argmax": None, "aten.argmin": None, "aten.max.dim": 1, "aten.min.dim": 1}
-"""Call, and which of its results is the index (None: the only one)."""
+Found = tuple[torch.Tensor, Selection]
+"""Indices, and what they select from."""
 
 
 class SelectionWatch(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
-    """Remembers the selecting calls of a forward pass."""
+    """Remembers the selecting calls of a forward pass, and their indices in other types."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,12 +26,14 @@ class SelectionWatch(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's 
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        for name, position in _SELECTING.items():
-            if str(func).startswith(name):
-                index = result if position is None else result[position]
-                dim = args[1] if len(args) > 1 else kwargs.get("dim")
-                keepdim = bool(args[2] if len(args) > 2 else kwargs.get("keepdim", False))
-                self._seen.append((index, Selection(args[0], dim, keepdim), _version(args[0])))
+        overload = str(func).removeprefix("aten.")
+        name = overload.partition(".")[0]
+        read = _SELECTING.get(overload) or _SELECTING.get(name)
+        if name == "_to_copy":
+            self._seen += [(result, *rest) for index, *rest in self._seen if _same(index, args[0])]
+        elif read is not None and (found := read(result, args, kwargs)) is not None:
+            index, selection = found
+            self._seen.append((index, selection, _version(selection.values)))
         return result
 
     def selection(self, output: torch.Tensor) -> Selection | None:
@@ -41,6 +44,48 @@ class SelectionWatch(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's 
             if _same(index, output):
                 return selection if version is not None and version == _version(selection.values) else None
         return None
+
+
+def _extreme(result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Found:
+    """Read ``argmax(x, dim, keepdim)``, ``max(x, dim, keepdim)`` and ``median(x, dim, keepdim)``."""
+    index = result if isinstance(result, torch.Tensor) else result[1]
+    dim, keepdim = _argument(args, kwargs, 1, "dim", None), _argument(args, kwargs, 2, "keepdim", False)
+    return index, Selection(args[0], dim, bool(keepdim))
+
+
+def _ranked(result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Found:
+    """Read ``kthvalue(x, k, dim, keepdim)``."""
+    dim, keepdim = _argument(args, kwargs, 2, "dim", -1), _argument(args, kwargs, 3, "keepdim", False)
+    return result[1], Selection(args[0], dim, bool(keepdim))
+
+
+def _several(result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Found:
+    """Read ``topk(x, k, dim)``."""
+    return result[1], Selection(args[0], _argument(args, kwargs, 2, "dim", -1), keepdim=True, distinct=True)
+
+
+def _sorted(result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Found | None:
+    """Read ``sort(x, dim)``; of a stable one, equal elements have an order of their own."""
+    if kwargs.get("stable"):
+        return None
+    return result[1], Selection(args[0], _argument(args, kwargs, 1, "dim", -1), keepdim=True, distinct=True)
+
+
+_SELECTING: Mapping[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Found | None]] = {
+    "argmax": _extreme,
+    "argmin": _extreme,
+    "max.dim": _extreme,
+    "min.dim": _extreme,
+    "median.dim": _extreme,
+    "kthvalue": _ranked,
+    "topk": _several,
+    "sort": _sorted,
+}
+"""Overload, or name of all overloads."""
+
+
+def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str, default: Any) -> Any:
+    return args[place] if len(args) > place else kwargs.get(name, default)
 
 
 def _version(tensor: torch.Tensor) -> int | None:

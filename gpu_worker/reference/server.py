@@ -256,7 +256,9 @@ class ReferenceServer:
         return messages.SelectedTensors(
             results=self._deliver([*(tensor for tensor, _ in chosen), *values]),
             selections=[
-                None if selection is None else messages.Selected(dim=selection.dim, keepdim=selection.keepdim)
+                None
+                if selection is None
+                else messages.Selected(dim=selection.dim, keepdim=selection.keepdim, distinct=selection.distinct)
                 for selection in selections
             ],
             exact=self.reference.exact,

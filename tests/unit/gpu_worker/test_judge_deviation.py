@@ -97,6 +97,13 @@ def test_any_index_of_an_equal_value_is_right() -> None:
     assert deviation(wanted, torch.tensor([-1, 0])) == math.inf
 
 
+def test_indices_of_equal_values_stand_in_any_order_and_once_each() -> None:
+    values = torch.tensor([[3.0, 5.0, 5.0, 5.0]], dtype=torch.float64)
+    wanted = Expected(torch.tensor([[1, 2]]), Unit(), Selection(values, -1, keepdim=True, distinct=True))
+    for got, error in (([[3, 1]], 0.0), ([[2, 2]], math.inf), ([[0, 1]], math.inf), ([[4, 1]], math.inf)):
+        assert deviation(wanted, torch.tensor(got)) == error
+
+
 def describe(values: torch.Tensor, got: torch.Tensor, unwritten: torch.Tensor | None = None) -> tuple[FailureKind, str]:
     target = spec("out", tuple(values.shape), Role.OUTPUT)
     nothing = torch.zeros(values.numel(), dtype=torch.bool)

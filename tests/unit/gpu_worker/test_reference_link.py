@@ -17,6 +17,7 @@ from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import NumericsPolicy, Role
 from gpu_worker.channel import Channel, ChannelClosed
 from gpu_worker.judge.baseline_link import MISMATCHES, BaselineLink
+from gpu_worker.judge.deviation import Selection
 from gpu_worker.judge.exchange import NotALayout, TensorLayout, layouts_from_json, places, write
 from gpu_worker.judge.reference_link import ReferenceLink, ReferenceLost
 from gpu_worker.judge.refusal import UnusableReference
@@ -167,6 +168,39 @@ def test_questions_are_answered_as_by_the_reference_itself(served: Served) -> No
     assert served.link.exact
     assert served.link.run_exact(given)[0].dtype is torch.float64
     assert served.link.reads(given, ["x"])["x"].all()
+
+
+@pytest.mark.parametrize(
+    ("forward", "dim", "distinct"),
+    [
+        ("x.topk(3).indices", -1, True),
+        ("x.topk(3, dim=0, largest=False).indices", 0, True),
+        ("x.sort(0).indices", 0, True),
+        ("x.argsort()", -1, True),
+        ("x.kthvalue(2, 0).indices", 0, False),
+        ("x.median(1).indices", 1, False),
+        ("x.argmax(1).to(torch.int32)", 1, False),
+    ],
+)
+def test_what_indices_select_from_is_known(device: CpuJudgeDevice, forward: str, dim: int, distinct: bool) -> None:
+    (found,) = selections(device, forward)
+    assert found is not None
+    assert (found.dim, found.distinct) == (dim, distinct)
+
+
+def test_a_stable_sort_has_one_right_answer(device: CpuJudgeDevice) -> None:
+    assert selections(device, "x.argsort(stable=True)") == [None]
+    assert selections(device, "x.argmax(1) + 1") == [None]
+
+
+def selections(device: CpuJudgeDevice, forward: str) -> list[Selection | None]:
+    source = (
+        "import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"
+        f"        return {forward}\n\n\ndef get_inputs():\n    return [torch.rand(8, 8)]\n\n\n"
+        "def get_init_inputs():\n    return []\n"
+    )
+    link = Served(source, NumericsPolicy.FP32, device).link
+    return [selection for _, selection in link.run_selecting(link.draw(1))]
 
 
 def test_the_reference_never_has_memory_that_a_kernel_writes(served: Served) -> None:
