@@ -283,7 +283,7 @@ class ScriptedAgents:
         self.seeds: list[Attempt] = []
         """Kernels that it was to begin from."""
         self.outcomes: dict[str, str] = {}
-        """What was told of earlier strategies, by signature, when initial ones were asked for last."""
+        """Told of earlier strategies, by signature, when initial ones were asked for last."""
         self.lineages: list[list[Attempt]] = []
         """The candidate's ancestors, as each revision was told."""
 

@@ -1,4 +1,4 @@
-"""What a job's strategies came to, in a word each, as prompts name it."""
+"""The outcomes of a job's strategies, in a word each, as prompts name them."""
 
 from __future__ import annotations
 

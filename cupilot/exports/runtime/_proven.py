@@ -124,6 +124,11 @@ class ProvenForward:
         """Number of tensors that forward takes, if it takes nothing else."""
         self._built = _Built()
         self._proof = Proof(type(self).spec)
+        self._modes: list[tuple[torch.nn.Module, bool]] = [
+            (module, module.training)
+            for module in self.modules()  # type: ignore[attr-defined]
+        ]
+        """Training or evaluation, as the constructor left them: the kernel was proven so."""
         cls = type(self)
         with torch.random.fork_rng(devices=[]):
             if not _same_construction(args, kwargs, cls.constructor()):
@@ -157,7 +162,7 @@ class ProvenForward:
         if self._is_cast(device):
             reasons.append("autocast is on, and the kernel was not proven under the policy half")
         if self._is_in_another_mode():
-            reasons.append("the module is in evaluation mode, and the kernel was proven in training mode")
+            reasons.append("the kernel was proven in the mode that the constructor leaves, which was changed since")
         return [reason for reason in reasons if reason is not None]
 
     def _needs_a_gradient(self, tensors: list[torch.Tensor]) -> bool:
@@ -168,7 +173,9 @@ class ProvenForward:
         return torch.is_autocast_enabled(device.type) and type(self).spec["policy"] != "half"
 
     def _is_in_another_mode(self) -> bool:
-        return bool(type(self).spec["depends_on_mode"]) and not self.training  # type: ignore[attr-defined]
+        return bool(type(self).spec["depends_on_mode"]) and any(
+            module.training is not mode for module, mode in self._modes
+        )
 
     def _left_to_the_reference(self, tensors: list[torch.Tensor]) -> bool:
         cls, device = type(self), tensors[0].device

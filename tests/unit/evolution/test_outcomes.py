@@ -1,4 +1,4 @@
-"""What prompts say of strategies that were tried."""
+"""Words of prompts about strategies that were tried."""
 
 from __future__ import annotations
 

@@ -15,9 +15,10 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cupilot.domain.kernel import Launch
 from cupilot.exports import ExportFormat
 from tests.unit.exports.installed import imported, launches_of, run, write
-from tests.unit.exports.winners import CPU_CASES, GELU, GELU_CPU, winner
+from tests.unit.exports.winners import CPU_CASES, GELU, GELU_CPU, cpu, source, winner
 
 pytestmark = pytest.mark.builds
 
@@ -49,6 +50,34 @@ def _same(got: Any, expected: Any) -> None:
     assert pytree.tree_structure(got) == pytree.tree_structure(expected)
     for mine, right in zip(pytree.tree_leaves(got), pytree.tree_leaves(expected), strict=True):
         torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-4)
+
+
+IN_EVALUATION = source("return self.norm(x)", "torch.randn(16, 8)", "self.norm = nn.BatchNorm1d(8); self.eval()")
+BY_RUNNING_STATISTICS = cpu(
+    """extern "C" void norm(const float* x, const float* weight, const float* bias, const float* mean, const float* var,
+                     float* out) {
+  for (long long i = 0; i < X_SIZE; ++i) {
+    long long c = i % X_COLS;
+    out[i] = (x[i] - mean[c]) / std::sqrt(var[c] + 1e-5f) * weight[c] + bias[c];
+  }
+}
+""",
+    Launch(kernel="norm", args=("x", "norm_weight", "norm_bias", "norm_running_mean", "norm_running_var", "out")),
+)
+
+
+def test_the_mode_that_the_constructor_leaves_is_the_proven_one(tmp_path: Path) -> None:
+    made = winner("norm", IN_EVALUATION, BY_RUNNING_STATISTICS)
+    with imported(write(made, ExportFormat.TORCH, tmp_path), f"cupilot_{made.slug}") as package, torch.no_grad():
+        fast, slow, arguments = _models(package)
+        for model in (fast, copy.deepcopy(fast)):
+            assert model.why_not(*arguments) == []
+            _same(model(*arguments), slow(*arguments))
+        fast.train(), slow.train()
+        assert ["mode" in reason for reason in fast.why_not(*arguments)] == [True]
+        _same(fast(*arguments), slow(*arguments))
+        fast.eval()
+        assert fast.why_not(*arguments) == []
 
 
 def test_the_kernel_computes_what_the_reference_does(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What an export reads from a problem's name and from its file's text."""
+"""Reading a problem's name and its file's text for an export."""
 
 from __future__ import annotations
 
