@@ -67,6 +67,8 @@ def _by_trace(source: str, facts: ProblemFacts, target: Target) -> str:
             as_launches(facts, target, source)
         except NoTemplate as error:
             return f"The job would end as no_template: {said(error)}"
+        if target is Target.CPU:
+            return "The playbook has one strategy for this problem on cpu: there is one candidate in any population."
     return f"The playbook has a kernel for this problem on {target.value}."
 
 

@@ -11,6 +11,7 @@ from cupilot.cli.files import write_export, write_result
 from cupilot.cli.options import Data, IdempotencyKey, Json, Server
 from cupilot.cli.outcome import exit_of
 from cupilot.cli.session import connect
+from cupilot.cli.waiting import warn_of_waiting
 from cupilot.domain.champions import Champion
 from cupilot.domain.champions import best as best_champion
 from cupilot.domain.errors import InvalidInput
@@ -72,6 +73,7 @@ def _judge(
 ) -> None:
     with connect(server, data) as client:
         made = client.judge_champion(champion.kernel.content_hash(), idempotency_key=key)
+        warn_of_waiting(client, made)
         if not wait:
             typer.echo(made.model_dump_json(indent=2) if as_json else str(made.id))
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from pathlib import Path
 
 from cupilot.domain import problems as builtin
@@ -29,11 +30,20 @@ def resolve(reference: str, *, name: str | None, policy: NumericsPolicy, size: S
             )
         with path.open("rb") as file:
             return _from_text(file.read(MAX_SOURCE_BYTES + 1), name or path.stem, reference, policy, size)
-    if builtin.is_name(reference):
+    if builtin.is_name(reference) or _is_id(reference):
         return ProblemInput(id=reference, name=name, policy=policy, size=size)
     raise InvalidInput(
-        f"{reference} is neither a file nor a built-in problem", hint=_suggestion(reference), where="PROBLEM"
+        f"{reference} is neither a file, a built-in problem, nor the id of one of your team's",
+        hint=_suggestion(reference),
+        where="PROBLEM",
     )
+
+
+def _is_id(reference: str) -> bool:
+    try:
+        return str(uuid.UUID(reference)) == reference
+    except ValueError:
+        return False
 
 
 def _from_text(data: bytes, name: str, where: str, policy: NumericsPolicy, size: Size | None) -> ProblemInput:

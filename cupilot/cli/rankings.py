@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
@@ -194,7 +195,11 @@ def _tell_more(cursor: str | None) -> None:
 
 def _reference(client: Client, text: str) -> str:
     job, colon, ordinal = text.partition(":")
-    return f"{job_id(client, job)}{colon}{ordinal}" if job == "last" else text
+    try:
+        UUID(job)  # of a job or a candidate
+    except ValueError:
+        return f"{job_id(client, job)}{colon}{ordinal}"
+    return text
 
 
 def _show(comparison: CandidateComparison) -> None:

@@ -259,7 +259,7 @@ def _speedups(evaluation: Evaluation) -> list[tuple[str, str]]:
             if baseline is not Baseline.MAX_AUTOTUNE:  # not asked for everywhere
                 lines.append((f"over {name}", "not measured"))
             continue
-        times = f"{item.kernel_us.median:.1f} us against {item.baseline_us.median:.1f} us"
+        times = f"medians {item.kernel_us.median:.1f} us against {item.baseline_us.median:.1f} us"
         claim = f", {difference_words(item.speedup)}" if item.decided else ""
         lines.append((f"over {name}", f"{factor(item.speedup, decided=item.decided)}{claim}; {times}"))
     lines += zip(("of the bound", "of direct"), bound_words(evaluation), strict=False)
@@ -274,7 +274,7 @@ def _workload(part: WorkloadResult) -> str:
     if not part.comparisons or part.failure is not None:
         return f"{shown}: {part.verdict.value}{f', {part.failure.kind.value}' if part.failure else ''}"
     eager = part.comparisons[0]
-    times = f"{eager.kernel_us.median:.1f} us against {eager.baseline_us.median:.1f} us"
+    times = f"medians {eager.kernel_us.median:.1f} us against {eager.baseline_us.median:.1f} us"
     return f"{shown}: {part.verdict.value}, {factor(eager.speedup, decided=eager.decided)}; {times}"
 
 

@@ -108,7 +108,8 @@ def _beginning_with(client: Client, reference: str) -> uuid.UUID:
     """Return the id of the team's only job whose id begins so."""
     beginning = reference.lower()
     if not _BEGINNING_OF_ID.fullmatch(beginning):
-        raise NotFound(f"{reference} is not the id of a job", hint="list them with cupilot list", where="JOB")
+        hint = "give last, an id, or its first six characters or more: cupilot list shows them"
+        raise NotFound(f"{reference} is not the id of a job", hint=hint, where="JOB")
     ids = [job.id for job in client.list(text=beginning, limit=200).items if str(job.id).startswith(beginning)]
     if not ids:
         raise NotFound(f"no job's id begins with {reference}", hint="list them with cupilot list", where="JOB")

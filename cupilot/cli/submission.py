@@ -50,6 +50,7 @@ def evolve(
         job = client.submit(on_chosen_target(request, options.target, client))
         own_jobs.add(job.id)
         typer.echo(f"job {job.id} on {job.target.value}", err=True)
+        warn_of_waiting(client, job)
         try:
             final = show(client, job.id, as_json=as_json, quiet=as_json)
         except KeyboardInterrupt:

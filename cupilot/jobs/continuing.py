@@ -29,6 +29,11 @@ from cupilot.storage.jobs.steering import add_injection, candidate_of_job, in_fo
 
 TAKEN_OVER = 16
 """Kernels of the old job that a retry begins with at most: its survivors, and of those the fittest."""
+_CARRIED_ON = {
+    DirectiveKind.BAN: ("technique", "signature"),
+    DirectiveKind.INJECT: ("kernel_hash", "candidate_id"),
+}
+"""Directives of the old job that a retry has too, with their own fields: a fork that never began is an injection."""
 
 
 def retry(
@@ -120,9 +125,11 @@ def retry_job(
         job.retry_of_id = old.id
         for survivor in survivors_of(session, old, min(TAKEN_OVER, spec.budgets.candidates)):
             _take_over(session, job, survivor, author)
-        for ban in in_force(session, old.id, DirectiveKind.BAN):
-            values = {name: getattr(ban, name) for name in ("kind", "technique", "strategy", "signature", "author")}
-            session.add(Directive(id=uuid.uuid4(), job_id=job.id, **values))
+        job.forked_from_id = old.forked_from_id
+        for kind, names in _CARRIED_ON.items():
+            for directive in in_force(session, old.id, kind):
+                values = {name: getattr(directive, name) for name in (*names, "kind", "strategy", "author")}
+                session.add(Directive(id=uuid.uuid4(), job_id=job.id, **values))
         session.flush()
     return job, is_new
 

@@ -16,17 +16,23 @@ from cupilot.jobs.submission import spec_of
 from cupilot.schemas import JobBound, JobGuess, JobPlan, JobRequest
 from cupilot.storage.db.tables.people import Team
 from cupilot.storage.db.usage import begin_of, gpu_seconds_since
-from cupilot.storage.jobs.estimates import ended_without_template, guess, traced
+from cupilot.storage.jobs.estimates import ended_futile, guess, traced
 from cupilot.storage.jobs.job_views import queued_before
 from cupilot.storage.models.money import allowance
 from cupilot.storage.people.quotas import check_queue, quota_of
 from cupilot.storage.queue.cluster import live_workers
 
-NO_TEMPLATE_NOTE = (
-    "A job of your team on this very problem ended as no_template: these agents have no template for the operator, and"
-    " this one would end in the same way. Agents hybrid or llm, where a model is configured, can write its kernels:"
-    " cupilot submit FILE --agents hybrid."
-)
+_FUTILE_NOTES = {
+    "no_template": (
+        "A job of your team on this very problem ended as no_template: these agents have no template for the operator,"
+        " and this one would end in the same way. Agents hybrid or llm, where a model is configured, can write its"
+        " kernels: cupilot submit FILE --agents hybrid."
+    ),
+    "invalid_problem": (
+        "A job of your team on this very file ended as invalid_problem, and this one would end in the same way: mend"
+        " the file first."
+    ),
+}
 Foresight = Callable[[str, NumericsPolicy, Target, ProblemFacts | None], list[str]]
 """Notes of agents without a model on a problem before its job, from its source, policy and target, and from facts that
 an earlier job traced."""
@@ -37,7 +43,7 @@ def plan(session: Session, team: UUID, request: JobRequest, foresee: Foresight) 
     spec = spec_of(session, team, request)
     check_queue(session, team, coming=1)
     bound = _at_most(session, team, spec)
-    futile = ended_without_template(session, team, spec)
+    futile = ended_futile(session, team, spec)
     known: list[str] = []
     if spec.agents is AgentKind.PLAYBOOK and futile is None:
         problem = spec.problem
@@ -54,12 +60,12 @@ def plan(session: Session, team: UUID, request: JobRequest, foresee: Foresight) 
         at_most=bound,
         guess=guessed,
         queue_position=queued_before(session, spec.target, spec.priority),
-        notes=_futile(futile) if futile is not None else [*known, *_notes(session, spec, bound, guessed)],
+        notes=_futile(*futile) if futile is not None else [*known, *_notes(session, spec, bound, guessed)],
     )
 
 
-def _futile(message: str) -> list[str]:
-    return [NO_TEMPLATE_NOTE, *([f"That job said: {message}"] if message else [])]
+def _futile(reason: str, message: str) -> list[str]:
+    return [_FUTILE_NOTES[reason], *([f"That job said: {message}"] if message else [])]
 
 
 def _at_most(session: Session, team: UUID, spec: JobSpec) -> JobBound:

@@ -111,7 +111,9 @@ def steps_after_failure(job: JobView) -> list[str]:
     steps = [_AFTER_REASON[job.reason]] if job.reason in _AFTER_REASON else []
     if job.verdicts.get(Verdict.REJECTED.value):
         steps.append(f"Read what the judge found: cupilot candidates {job.id}, then cupilot candidate {job.id} N.")
-    if job.state in (JobState.BUDGET_EXHAUSTED, JobState.CANCELLED):
+    if job.state == JobState.CANCELLED:
+        steps.append(f"Start it again: cupilot retry {job.id}.")
+    if job.state == JobState.BUDGET_EXHAUSTED:
         steps.append(f"Go on with a larger budget: cupilot retry {job.id} --candidates N --minutes M.")
     steps.append(f"Read the log: cupilot logs {job.id}.")
     return steps
@@ -146,6 +148,13 @@ def _search_steps(job: JobView, share: float | None) -> list[str]:
         return [f"Nothing under this policy: the kernel runs at {share:.0%} of what the measured peaks allow."]
     if job.state == JobState.BUDGET_EXHAUSTED:
         return [f"Raise the budget that ran out ({job.reason or 'see the job'}): the search was cut off."]
+    population = getattr(job.method, "population", None)
+    if job.agents is AgentKind.PLAYBOOK and isinstance(population, int) and job.candidates < population:
+        found = "one strategy" if job.candidates == 1 else f"{job.candidates} strategies"
+        return [
+            f"Let a model write more kernels (cupilot submit FILE --agents hybrid): the playbook has {found} for this"
+            f" operator on {job.target.value}, and a longer search adds none."
+        ]
     if share is not None:
         reached = f"the kernel runs at {share:.0%} of what the measured peaks allow"
         return [f"Search longer (more generations, a larger population): {reached}."]

@@ -54,7 +54,7 @@ class InitialiseInput:
     """Strategies that are wanted."""
     tried: list[Strategy]
     outcomes: dict[str, str]
-    """What the tried ones came to, by signature."""
+    """Results of those, by signature."""
     seeds: list[Attempt]
     """The kernels that an epoch begins from."""
     pool_until: datetime | None = None

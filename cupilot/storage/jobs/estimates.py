@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from statistics import median
 from uuid import UUID
 
-from sqlalchemy import Float, cast, extract, func, select
+from sqlalchemy import Float, Integer, cast, extract, func, or_, select
 from sqlalchemy.orm import Session
 
+from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.job import JobSpec
 from cupilot.domain.problem import ProblemFacts
 from cupilot.domain.states import JobState
@@ -21,7 +22,10 @@ from cupilot.storage.db.tables.models import LlmCall
 NEWEST = 20
 """Jobs that a guess rests on at most: the newest, since devices, models and this program change."""
 NO_TEMPLATE = "no_template"
-"""Reason of a job whose agents had no template for its operator: the same agents have none the next time either."""
+"""Reason of a job whose agents had no template for its operator."""
+FUTILE = frozenset({NO_TEMPLATE, FailureKind.INVALID_PROBLEM.value})
+"""Reasons of jobs that end in the same way the next time: the same agents have no template for the operator, or the
+file cannot be judged."""
 WHOLE = (JobState.SUCCEEDED, JobState.BUDGET_EXHAUSTED)
 """Ends of jobs that were not cut off by a fault or a person."""
 
@@ -52,10 +56,10 @@ def guess(session: Session, team: UUID, spec: JobSpec, candidates: int) -> JobGu
     return None
 
 
-def ended_without_template(session: Session, team: UUID, spec: JobSpec) -> str | None:
-    """Return how the team's newest job on this problem, target and kind of agents said that it has no template.
+def ended_futile(session: Session, team: UUID, spec: JobSpec) -> tuple[str, str] | None:
+    """Return reason and message of the team's newest job on this problem, target and kind of agents, if it is futile.
 
-    None where that job found one, or there is none.
+    None where that job ended otherwise, or there is none.
     """
     query = (
         scoped(select(Job.reason, Job.message), team)
@@ -66,7 +70,7 @@ def ended_without_template(session: Session, team: UUID, spec: JobSpec) -> str |
         .limit(1)
     )
     newest = session.execute(query).one_or_none()
-    return None if newest is None or newest.reason != NO_TEMPLATE else newest.message or ""
+    return (newest.reason, newest.message or "") if newest is not None and newest.reason in FUTILE else None
 
 
 def traced(session: Session, team: UUID, spec: JobSpec) -> ProblemFacts | None:
@@ -87,7 +91,8 @@ def _used(session: Session, team: UUID, spec: JobSpec, problem: str | None) -> l
         scoped(select(Job.id, Job.candidates, wall, Job.gpu_seconds, Job.cost_usd), team)
         .where(Job.target == spec.target, Job.agents == spec.agents, Job.state.in_(WHOLE))
         .where(Job.method["name"].astext == spec.method.name)
-        .where(Job.candidates > 1)  # one candidate has a job that measures a kernel which is there
+        # A job that measures a kernel which is there may have one candidate alone.
+        .where(or_(Job.candidates > 1, cast(Job.budgets["candidates"].astext, Integer) > 1))
         .order_by(Job.created_at.desc())
         .limit(NEWEST)
     )

@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select, update
@@ -301,6 +302,20 @@ def test_a_fork_begins_with_the_candidates_strategy_and_kernel(rig: Rig) -> None
     )
     once(rig, fork.id)
     once(rig, job_id)
+
+
+def test_a_retry_of_a_fork_that_never_began_begins_with_the_same_kernel(rig: Rig) -> None:
+    job_id = rig.submit()
+    rig.run_until(job_id, "c4/cross/0")
+    source = rig.candidates(job_id)[2]
+    told: dict[str, Any] = {"author": "ann", "idempotency_key": None}
+    with rig.database.transaction() as session:
+        spec = job_spec(session, session.get_one(Job, job_id))
+        fork, _ = fork_job(session, team_of(rig), job_id, "2", spec, request_hash="a", **told)
+        request_cancel(session, team_of(rig), fork.id)
+        again, _ = retry_job(session, team_of(rig), fork.id, spec, request_hash="b", **told)
+        (injection,) = steering.in_force(session, again.id)
+        assert (again.forked_from_id, injection.kernel_hash) == (source.id, source.kernel_hash)
 
 
 def test_a_directive_and_a_finishing_step_do_not_deadlock(rig: Rig) -> None:
