@@ -75,26 +75,21 @@ class Program:
 
 
 def cut(outputs: Sequence[tuple[str, Tensor]]) -> Program:
-    """Return the groups that compute the outputs; tensors are given with the outputs' strides."""
-    wanted = [_Wanted(name, tensor) for name, tensor in outputs]
+    """Return the groups that compute the outputs; tensors are given with the outputs' strides.
+
+    All outputs are stored before the first group is made: a group then loads an output wherever it needs one.
+    """
+    names: dict[Tensor, str] = {}
+    for name, tensor in outputs:
+        names[_own(tensor, names)] = name
     order: list[Tensor] = []
     groups: dict[Tensor, Group] = {}
-    names: dict[Tensor, str] = {}
-    for item in wanted:
-        target = _own(item.tensor, names)
-        names[target] = item.name
-        if target is not item.tensor:
-            groups[target] = _map_group(target, item.name)
-        _visit(target, groups, order, item.name)
+    for tensor in names:
+        _visit(tensor, groups, order, names)
     program = Program(_with_epilogues([groups[tensor] for tensor in order], names), names=names)
+    _check_order(program)
     _place(program)
     return program
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    name: str
-    tensor: Tensor
 
 
 def _own(tensor: Tensor, names: dict[Tensor, str]) -> Tensor:
@@ -106,12 +101,12 @@ def _own(tensor: Tensor, names: dict[Tensor, str]) -> Tensor:
     return tensor
 
 
-def _visit(tensor: Tensor, groups: dict[Tensor, Group], order: list[Tensor], name: str = "") -> None:
+def _visit(tensor: Tensor, groups: dict[Tensor, Group], order: list[Tensor], names: dict[Tensor, str]) -> None:
     """Add the groups that a tensor needs, and its own, in order."""
-    stack: list[tuple[Tensor, bool, str]] = [(tensor, False, name)]
+    stack: list[tuple[Tensor, bool]] = [(tensor, False)]
     done = set(order)
     while stack:
-        current, expanded, output = stack.pop()
+        current, expanded = stack.pop()
         if current in done or isinstance(current, Given):
             continue
         if expanded:
@@ -119,9 +114,9 @@ def _visit(tensor: Tensor, groups: dict[Tensor, Group], order: list[Tensor], nam
             done.add(current)
             continue
         if current not in groups:
-            groups[current] = _group(current, output)
-        stack.append((current, True, output))
-        stack.extend((item, False, "") for item in groups[current].loads())
+            groups[current] = _group(current, names.get(current, ""))
+        stack.append((current, True))
+        stack.extend((item, False) for item in groups[current].loads())
 
 
 def _group(tensor: Tensor, name: str) -> Group:
@@ -204,6 +199,14 @@ def _dense(group: Group) -> Tensor:
 
 def _same(a: Affine, b: Affine) -> bool:
     return a.constant == b.constant and a.factors == b.factors
+
+
+def _check_order(program: Program) -> None:
+    """Assert that launches read only what the caller gives and what earlier launches write."""
+    written: set[Tensor] = set()
+    for group in program.groups:
+        assert all(isinstance(tensor, Given) or tensor in written for tensor in group.loads())
+        written.update(target.tensor for target in group.targets)
 
 
 def _place(program: Program) -> None:

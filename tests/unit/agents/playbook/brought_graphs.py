@@ -109,6 +109,16 @@ class _Bilinear(nn.Module):
         return result
 
 
+def _mean_and_hidden(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    hidden = F.gelu(x) + 1
+    return hidden.mean(1), hidden
+
+
+def _largest_and_scores(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    scores = torch.sigmoid(x @ x.t())
+    return (*scores.max(1), scores, scores.t())
+
+
 def _eight_bits(kind: torch.dtype, largest: float) -> Any:
     def quantised(x: torch.Tensor) -> torch.Tensor:
         scale = x.float().abs().amax(-1, keepdim=True) / largest
@@ -124,6 +134,8 @@ def brought() -> dict[str, Case]:
         [-900.0, -448.0, 464.0, 465.0, 61439.0, 2.0**-9, 2.0**-10, 3 * 2.0**-10, 1.0625, 1.1875, 0.0]
     )
     return {
+        "mean_and_hidden": Case(_mean_and_hidden, {"x": _random(6, 8)}),
+        "largest_and_scores": Case(_largest_and_scores, {"x": _random(6, 8)}),
         "deep_network": _gate(_deep_network(), _random(1, 70)),
         "long_recurrence": _gate(_Recurrent().eval(), _random(17, 2, 10)),
         "masked_decode": Case(

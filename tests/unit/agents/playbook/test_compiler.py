@@ -91,7 +91,7 @@ def test_launches_compile_for_cuda(name: str) -> None:
 EMULATED = ["transpose_add", "cat", "residual_norm", "two_axes", "long_sum", "long_argmax", "topk", "batch_norm"]
 EMULATED += ["cumsum_rows", "cumsum_columns", "cumprod", "conv2d_grouped", "conv_transpose2d", "causal", "avg_pool"]
 EMULATED += ["logcumsumexp", "logcumsumexp_columns", "scatter_mean", "index_put_added", "masked_scatter", "four_bits"]
-EMULATED += ["rotary_complex", "deep_network"]
+EMULATED += ["rotary_complex", "deep_network", "mean_and_hidden"]
 
 
 @pytest.mark.parametrize("name", EMULATED)
