@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from agents.playbook.expressions import Expr, Level, const, element, row_value, shared
+from agents.playbook.expressions import Expr, Level, call, const, element, row_value, shared
 from agents.playbook.operators import Operand, Pointwise, Rows
 from agents.playbook.ordering import walk
 from agents.playbook.recognition.pointwise import POINTWISE, as_number
@@ -131,13 +131,16 @@ class Interpreter:
         value, shape = self._first(node), tuple(node.shapes[0])
         if prod(shape) != prod(value.shape):
             raise self.refuse(f"{node.op} that changes the number of elements")
+        whole = prod(shape) == prod(self.full)
+        if self._is_element(value) and not whole and _bare(shape) != _bare(value.shape):
+            raise self.refuse("a calculated value that changes along some of the axes only is reshaped")
         return Value(value.expr, shape, value.leaf)
 
     def _expanded(self, node: GraphNode) -> Value:
         value, shape = self._first(node), tuple(node.shapes[0])
         if value.leaf is None and value.expr.level is Level.ROW and not self._aligned(value.shape):
             raise self.refuse("a row's value is expanded along another axis than the reduced one")
-        if value.leaf is None and value.expr.level is Level.ELEMENT and shape != value.shape:
+        if self._is_element(value) and shape != value.shape:
             raise self.refuse("an element-wise value is expanded")
         return Value(value.expr, value.shape if value.leaf else shape, value.leaf)
 
@@ -154,11 +157,23 @@ class Interpreter:
         ]
         if unaligned and not all(self._fits_unaligned(value, unaligned[0].shape) for value in arguments):
             raise self.refuse("a row's value without its reduced axes meets values of other shapes")
+        reshaped = next((value.shape for value in arguments if self._is_reshaped(value)), None)
+        if reshaped and any(prod(value.shape) != 1 and value.shape != reshaped for value in arguments):
+            raise self.refuse("a calculated value in another shape than the full one meets values of other shapes")
         expressions = [self._expression(value) for value in arguments]
         built = POINTWISE[op](expressions, node)
         if built is None:
             raise self.refuse(f"this variant of {node.op} is not supported")
-        return Value(built, shape)
+        truth = node.dtypes[0].removeprefix("torch.") == "bool"
+        return Value(call("ne", built, const(0)) if truth and not built.mask else built, shape)
+
+    def _is_element(self, value: Value) -> bool:
+        return value.leaf is None and value.expr.level is Level.ELEMENT
+
+    def _is_reshaped(self, value: Value) -> bool:
+        """Return whether a value has all elements, but not in the full shape: broadcasting would misplace them."""
+        whole = prod(value.shape) == prod(self.full)
+        return self._is_element(value) and whole and _bare(value.shape) != _bare(self.full)
 
     def _fits_unaligned(self, value: Value, shape: Shape) -> bool:
         if prod(value.shape) == 1:
@@ -360,6 +375,11 @@ def _operand_shape(view: View, node: GraphNode) -> Shape:
 
 def _padded(shape: Shape, rank: int) -> Shape:
     return (1,) * (rank - len(shape)) + shape
+
+
+def _bare(shape: Shape) -> Shape:
+    """Return the shape without its leading ones."""
+    return shape[next((axis for axis, size in enumerate(shape) if size != 1), len(shape)) :]
 
 
 def _broadcast(shapes: Sequence[Shape]) -> Shape:

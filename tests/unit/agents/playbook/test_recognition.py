@@ -112,6 +112,7 @@ def _through_a_view(x: torch.Tensor) -> torch.Tensor:
 
 
 X = {"x": torch.randn(6, 32)}
+SQUARE_AND_ROW = {"x": torch.randn(6, 6), "d": torch.randn(6)}
 IMAGE = {"x": torch.randn(2, 4, 6, 8)}
 REFUSED = {
     "dropout in training": (lambda x: F.dropout(x, 0.5, training=True), X),
@@ -137,6 +138,20 @@ REFUSED = {
     "calculation with indices": (lambda x: torch.argmax(x, dim=1) + 1, X),
     "int64 input": (lambda x: x * 2, {"x": torch.arange(12)}),
     "float64 input": (lambda x: x * 2, {"x": torch.randn(6, 32).double()}),
+    "a calculated row used as a column": (lambda x, d: x * d.exp()[:, None] * d.exp(), SQUARE_AND_ROW),
+    "a condition on rows used as one on columns": (lambda x, d: x.masked_fill((d > 0)[:, None], 0) * d, SQUARE_AND_ROW),
+    "a softmax over rows of calculated temperatures": (
+        lambda x, d: torch.softmax(x * d.exp()[:, None], 1),
+        SQUARE_AND_ROW,
+    ),
+    "a softmax seen in another shape": (
+        lambda x, d: torch.softmax(x, -1).view(4, 2, 2) * d,
+        {"x": torch.randn(2, 2, 4), "d": torch.randn(2, 1)},
+    ),
+    "a group norm and a bias of rows": (
+        lambda x, d: F.group_norm(x, 2) + d,
+        {"x": torch.randn(2, 4, 2, 8), "d": torch.randn(2, 1)},
+    ),
     "a sum in float64": (lambda x: x.sum(1, dtype=torch.float64), X),
     "a transposed input": (torch.relu, {"x": torch.randn(32, 6).T}),
     "a quotient rounded down": (lambda x: torch.div(x, 3.0, rounding_mode="floor"), X),
@@ -170,6 +185,14 @@ def test_another_operator_at_the_end_changes_the_expression() -> None:
     assert isinstance(doubled, Rows)
     assert plain.outputs[0][1].op == "div"
     assert doubled.outputs[0][1].op == "mul"
+
+
+def test_a_sum_of_conditions_is_a_condition() -> None:
+    operator = recognise(trace(lambda x: x * ((x > 0) + (x > 1)), X)[0])
+    assert isinstance(operator, Pointwise)
+    condition = next(node for node in walk([operator.expression]) if node.op == "ne")
+    assert condition.mask
+    assert condition.args[0].op == "add"
 
 
 def test_values_of_max_and_its_indices_are_told_apart() -> None:
