@@ -95,16 +95,30 @@ def _below(x: Expr) -> Expr:
     return as_number(expression("lt", x, _c(0)))
 
 
-def _floor_quotient(a: Expr, b: Expr) -> Expr:
-    return div(sub(a, _remainder(a, b)), b)
+def _floored(ops: list[Expr], node: GraphNode) -> Expr:
+    """Return the quotient rounded down, with PyTorch's own roundings of floats."""
+    a, b = (as_number(item) for item in ops[:2])
+    rest = expression("fmod", a, b)
+    beyond = expression("and", expression("ne", rest, _c(0)), expression("ne", _below(rest), _below(b)))
+    quotient = sub(div(sub(a, rest), b), as_number(beyond))
+    if not is_float(_dtype(node)):
+        return quotient
+    floor = expression("floor", quotient)
+    whole = select(expression("gt", sub(quotient, floor), _c(0.5)), expression("add", floor, _c(1)), floor)
+    signed = select(expression("eq", quotient, _c(0)), expression("copysign", _c(0), div(a, b)), whole)
+    return select(expression("eq", b, _c(0)), div(a, b), signed)
+
+
+def _dtype(node: GraphNode) -> str:
+    return node.dtypes[0].removeprefix("torch.")
 
 
 def _divided(ops: list[Expr], node: GraphNode) -> Expr | None:
     mode = node.kwargs.get("rounding_mode")
-    a, b = (as_number(item) for item in ops[:2])
-    if mode is None:
-        return div(a, b)
-    return expression("floor" if mode == "floor" else "trunc", div(a, b)) if mode in ("floor", "trunc") else None
+    if mode == "floor":
+        return _floored(ops, node)
+    quotient = div(*(as_number(item) for item in ops[:2]))
+    return quotient if mode is None else expression("trunc", quotient) if mode == "trunc" else None
 
 
 def _shrink(hard: bool) -> Builder:
@@ -176,7 +190,7 @@ _MORE: dict[str, Builder] = {
     "aten.hypot.default": _simple(2, lambda a, b: expression("sqrt", expression("add", mul(a, a), mul(b, b)))),
     **{f"aten.fmod.{kind}": _of("fmod", 2) for kind in ("Scalar", "Tensor")},
     **{f"aten.remainder.{kind}": _simple(2, _remainder) for kind in ("Scalar", "Tensor")},
-    "aten.floor_divide.default": _simple(2, _floor_quotient),
+    "aten.floor_divide.default": _floored,
     **{f"aten.div.{kind}_mode": _divided for kind in ("Scalar", "Tensor")},
     "aten.logaddexp.default": _simple(2, _logaddexp),
     "aten.fmax.default": _simple(

@@ -15,6 +15,8 @@ PLACES = torch.tensor([[0, 3, 1], [4, 2, 2]])
 ROWS = torch.tensor([3, -1, 3])
 NOT_NUMBERS = torch.tensor([[1.0, -0.0, 0.0, float("nan"), -float("inf"), float("inf"), 2.0]])
 
+DIVISORS = torch.tensor([0.1, -0.1, 0.0, float("inf"), -0.3]).repeat(8)
+
 
 def _random(*shape: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed + sum(shape))
@@ -121,6 +123,14 @@ def chosen() -> dict[str, Case]:
         "four_bits": Case(
             lambda q: torch.stack(((q & 15).float(), (q >> 4).float()), -1).flatten(1) - 8,
             {"q": torch.arange(0, 256, 9, dtype=torch.uint8).view(1, -1)},
+        ),
+        "rounded_down": Case(
+            lambda a, b: (torch.div(a, b, rounding_mode="floor"), a // b),
+            {"a": torch.arange(-20, 20) * 0.1, "b": DIVISORS},
+        ),
+        "rounded_down_whole": Case(
+            lambda a: (torch.div(a - 9, 4, rounding_mode="floor"), torch.div(a - 9, -4, rounding_mode="trunc")),
+            {"a": torch.arange(18)},
         ),
         "cross": _of(lambda a, b: torch.linalg.cross(a, b, dim=1), (5, 3, 4), (5, 3, 1)),
         "median_of_all": _of(torch.median, (5, 8)),
