@@ -51,8 +51,8 @@ HARDWARE = ("exp", "expm1", "tanh")
 
 
 def const(value: float) -> Expr:
-    """Return a constant."""
-    return Expr("const", value=float(value))
+    """Return a constant: a float, or a whole number that no float is equal to."""
+    return Expr("const", value=value if value != float(value) else float(value))
 
 
 def element(name: str) -> Expr:

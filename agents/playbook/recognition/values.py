@@ -144,10 +144,10 @@ def references(node: GraphNode) -> list[str]:
 
 
 def number(value: object) -> float | None:
-    """Return a number argument; infinities and NaN come as text, since JSON has none. None for anything else."""
+    """Return a number argument, whole ones exactly; infinities and NaN come as text. None for anything else."""
     if isinstance(value, str) and value in ("inf", "-inf", "nan"):
         return float(value)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def argument(node: GraphNode, index: int, name: str, default: object = None) -> object:

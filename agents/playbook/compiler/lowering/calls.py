@@ -75,8 +75,9 @@ class Call:
         return value
 
     def real(self, index: int, name: str, default: float | None = None) -> float:
-        """Return a number argument."""
-        value = values.number(self.argument(index, name, default))
+        """Return a number argument; a truth value is 0 or 1."""
+        given = self.argument(index, name, default)
+        value = int(given) if isinstance(given, bool) else values.number(given)
         if value is None:
             self.refuse(f"its argument {name} is not a number")
         return value

@@ -47,6 +47,18 @@ def _zeroed(a: torch.Tensor) -> torch.Tensor:
     return result
 
 
+def _smallest_of_those_left(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    largest = torch.iinfo(torch.int64).max
+    masked = torch.where(a < 2, largest, a.masked_fill(a > 3, largest))
+    return torch.minimum(masked, torch.full_like(a, largest)).amin(1), masked.sub(1)
+
+
+def _truths(a: torch.Tensor) -> torch.Tensor:
+    result = torch.full(a.shape, True)
+    result[:, 1] = False
+    return result & torch.full_like(a, True, dtype=torch.bool).fill_(True)
+
+
 def _index_reduced(a: torch.Tensor, b: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is in beta
@@ -132,6 +144,11 @@ def chosen() -> dict[str, Case]:
             lambda a: (torch.div(a - 9, 4, rounding_mode="floor"), torch.div(a - 9, -4, rounding_mode="trunc")),
             {"a": torch.arange(18)},
         ),
+        "largest_whole_number": Case(_smallest_of_those_left, {"a": PLACES}),
+        "whole_numbers_without_floats": Case(
+            lambda a: (a * 6364136223846793005 ^ 0x7FFFFFFFFFFFFFF1) & 0xFFFFFF, {"a": PLACES}
+        ),
+        "filled_with_truths": Case(_truths, {"a": PLACES}),
         "cross": _of(lambda a, b: torch.linalg.cross(a, b, dim=1), (5, 3, 4), (5, 3, 1)),
         "median_of_all": _of(torch.median, (5, 8)),
         "median_of_all_nan": Case(torch.median, {"a": NOT_NUMBERS}),
