@@ -68,21 +68,26 @@ def _cross_entropy(call: Call) -> Lowered:
     kind = wide(call.dtype)
     classes = scores.shape[1] if len(scores.shape) > 1 else scores.shape[0]
 
-    def weight(index: Index) -> Term:
+    def counted(index: Index, value: Term) -> Term:
+        """Return the value, and zero where the label is ignored."""
         label = cast(targets.at(index), "int64")
-        own = const(1, kind) if weights is None else cast(weights.at((as_index(label, classes),)), kind)
-        return where(compare("ne", label, const(ignored, "int64")), own, const(0, kind))
+        return where(compare("ne", label, const(ignored, "int64")), value, const(0, kind))
+
+    def own(index: Index) -> Term:
+        return const(1, kind) if weights is None else cast(weights.at((as_index(targets.at(index), classes),)), kind)
 
     def loss(index: Index) -> Term:
         place = as_index(targets.at(index), classes)
         at = (index[0], place, *index[1:]) if len(scores.shape) > 1 else (place,)
-        return f("mul", f("fn_neg", cast(scores.at(at), kind)), weight(index))
+        value = f("fn_neg", cast(scores.at(at), kind))
+        return counted(index, value if weights is None else f("mul", value, own(index)))
 
-    each, own = Map(targets.shape, kind, loss), Map(targets.shape, kind, weight)
+    each = Map(targets.shape, kind, loss)
+    weight = Map(targets.shape, kind, lambda index: counted(index, own(index)))
     axes = tuple(range(len(targets.shape)))
     if reduction == 0:
-        return [converted(each, call.dtype), own]
-    summed, weighed = squeezed(total(each, axes), axes), squeezed(total(own, axes), axes)
+        return [converted(each, call.dtype), weight]
+    summed, weighed = squeezed(total(each, axes), axes), squeezed(total(weight, axes), axes)
     if reduction == 2:
         return [converted(summed, call.dtype), weighed]
     return [combined((), call.dtype, lambda a, b: cast(f("div", a, b), register(call.dtype)), summed, weighed), weighed]

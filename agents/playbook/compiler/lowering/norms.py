@@ -49,40 +49,32 @@ def softmax_parts(source: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
     return top, total(Map(source.shape, kind, power), axes)
 
 
-def softmax_of(source: Tensor, axis: int, dtype: str, *, log: bool = False) -> Tensor:
-    """Return softmax, or its logarithm, along an axis."""
+def softmax_of(source: Tensor, axis: int, dtype: str, *, log: bool = False, safe: bool = False) -> Tensor:
+    """Return softmax, or its logarithm, along an axis; a safe one is zero, not NaN, where all is minus infinity."""
     source = kept(source, 3)
     kind = wide(source.dtype)
     top, powers = softmax_parts(source, (axis,))
 
     def define(index: Index) -> Term:
-        shifted = f("sub", cast(source.at(index), kind), read(top, index))
-        below = read(powers, index)
+        largest, below = read(top, index), read(powers, index)
+        shifted = f("sub", cast(source.at(index), kind), largest)
         value = f("sub", shifted, f("fn_log", below)) if log else f("div", f("fn_exp", shifted), below)
+        if safe:
+            value = where(compare("eq", largest, like(-inf, largest)), like(0, value), value)
         return cast(value, register(dtype))
 
     return mapped(source.shape, dtype, define)
 
 
-def _softmax(log: bool) -> Callable[[Call], Lowered]:
+def _softmax(*, log: bool = False, safe: bool = False) -> Callable[[Call], Lowered]:
     def lower(call: Call) -> Lowered:
         source = call.tensor(0)
         axis = wrapped(call.whole(1, "dim"), len(source.shape))
         if not source.shape:
             call.refuse("its operand has no axis")
-        return softmax_of(source, axis, call.dtype, log=log)
+        return softmax_of(source, axis, call.dtype, log=log, safe=safe)
 
     return lower
-
-
-def _safe_softmax(call: Call) -> Lowered:
-    source = kept(call.tensor(0), 3)
-    axis = wrapped(call.whole(1, "dim"), len(source.shape))
-    inner = softmax_of(source, axis, call.dtype)
-    top, _ = softmax_parts(source, (axis,))
-    return combined(
-        call.shape, call.dtype, lambda x, m: where(compare("eq", m, like(-inf, m)), like(0, x), x), inner, top
-    )
 
 
 def _logsumexp(call: Call) -> Lowered:
@@ -198,9 +190,9 @@ def _batch_norm(training_at: int | None, eps_at: int) -> Callable[[Call], Lowere
 
 
 NORMS: dict[str, Callable[[Call], Lowered]] = {
-    "aten._softmax.default": _softmax(log=False),
+    "aten._softmax.default": _softmax(),
     "aten._log_softmax.default": _softmax(log=True),
-    "aten._safe_softmax.default": _safe_softmax,
+    "aten._safe_softmax.default": _softmax(safe=True),
     "aten.logsumexp.default": _logsumexp,
     "aten.native_layer_norm.default": _layer_norm,
     "aten._fused_rms_norm.default": _rms_norm,

@@ -185,7 +185,10 @@ def _attention(mask_at: int, causal_at: int) -> Callable[[Call], Lowered]:
 
 
 def attention(operands: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, scale: float, *, causal: bool) -> Tensor:
-    """Return softmax of the scaled products of queries and keys, times values; heads of keys may be shared."""
+    """Return softmax of the scaled products of queries and keys, times values; heads of keys may be shared.
+
+    A row whose keys are all masked is zero. Causal attention alone masks no row's first key.
+    """
     query, key, value = operands
     dtype = query.dtype
     *batch, rows, width = query.shape
@@ -218,7 +221,7 @@ def attention(operands: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, scal
 
     logits = mapped(shape, kind, masked)
     logits.stored = True
-    weights = softmax_of(logits, len(shape) - 1, kind)
+    weights = softmax_of(logits, len(shape) - 1, kind, safe=mask is not None)
     weights = kept(weights, value.shape[-1])
     out = contraction(
         (*batch, rows, value.shape[-1]),

@@ -12,6 +12,8 @@ from torch import nn
 
 from tests.unit.agents.playbook.operators_under_test import Case
 
+SEEN = torch.tensor([[True, True, False], [False] * 3, [True] * 3, [False, False, True]])
+
 
 def _random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed + sum(shape))
@@ -136,6 +138,17 @@ def brought() -> dict[str, Case]:
     return {
         "mean_and_hidden": Case(_mean_and_hidden, {"x": _random(6, 8)}),
         "largest_and_scores": Case(_largest_and_scores, {"x": _random(6, 8)}),
+        **{
+            f"rows_without_keys_{name}": Case(
+                partial(F.scaled_dot_product_attention, attn_mask=mask),
+                {"q": _random(1, 2, 4, 8), "k": _random(1, 2, 3, 8), "v": _random(1, 2, 3, 8, seed=1)},
+            )
+            for name, mask in (("of_truths", SEEN), ("of_numbers", torch.zeros(4, 3).masked_fill(~SEEN, -math.inf)))
+        },
+        "ignored_infinite_score": Case(
+            lambda x, labels: F.cross_entropy(x, labels, x[0].exp() + 1, ignore_index=0),
+            {"x": torch.tensor([[-math.inf, 1.0, 2.0]]).repeat(4, 1), "labels": torch.tensor([0, 1, 2, 0])},
+        ),
         "deep_network": _gate(_deep_network(), _random(1, 70)),
         "long_recurrence": _gate(_Recurrent().eval(), _random(17, 2, 10)),
         "masked_decode": Case(
