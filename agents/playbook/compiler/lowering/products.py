@@ -258,7 +258,7 @@ def _distances(call: Call) -> Lowered:
     kind = wide(call.dtype)
 
     def define(index: Index, inner: Index) -> Term:
-        x, y = a.at((*index[:-1], inner[0])), b.at((*index[:-2], index[-1], inner[0]))
+        x, y = read(a, (*index[:-1], inner[0])), read(b, (*index[:-2], index[-1], inner[0]))
         away = f("fn_abs", f("sub", cast(x, kind), cast(y, kind)))
         if p == 0:
             return cast(compare("ne", away, like(0, away)), kind)

@@ -237,6 +237,7 @@ def brought() -> dict[str, Case]:
             )
             for power in (0.0, 1.0, 2.0, 3.0, math.inf)
         },
+        "distances_of_batches": Case(torch.cdist, {"x": _random(2, 1, 5, 7), "y": _random(3, 6, 7)}),
         "digamma": Case(
             torch.digamma, {"x": torch.cat([_random(200) * 5, torch.tensor([0.0, -2.0, 1.0, 0.25, 30.0])])}
         ),
