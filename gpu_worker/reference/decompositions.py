@@ -21,8 +21,7 @@ MadeBy = Callable[[torch.Tensor], str | None]
 
 _BY_TORCH = (
     "_weight_norm_interface", "block_diag", "col2im", "ldexp", "max_unpool2d", "max_unpool3d", "multi_margin_loss",
-    "multilabel_margin_loss_forward", "mvlgamma", "renorm", "soft_margin_loss", "tril_indices",
-    "triu_indices", "unfold_backward", "vdot",
+    "mvlgamma", "renorm", "soft_margin_loss", "tril_indices", "triu_indices", "unfold_backward", "vdot",
 )  # fmt: skip
 _PREFIXES = tuple(f"aten.{name}." for name in _BY_TORCH)
 _SUM, _MEAN, _MAX = range(3)
@@ -223,6 +222,17 @@ def _rrelu(
     return torch.nn.functional.leaky_relu(values, (lower + upper) / 2)
 
 
+def _multilabel_margin_loss(values: torch.Tensor, labels: torch.Tensor, reduction: int) -> tuple[torch.Tensor, ...]:
+    """Margins of the classes before the first negative label over all others (PyTorch's rule counts later ones)."""
+    classes = torch.arange(values.shape[-1], device=values.device)
+    listed = (labels >= 0).long().cumprod(-1) > 0
+    targets = ((labels.unsqueeze(-1) == classes) & listed.unsqueeze(-1)).any(-2)
+    margins = 1 - values.gather(-1, labels.clamp(min=0)).unsqueeze(-1) + values.unsqueeze(-2)
+    counted = listed.unsqueeze(-1) & ~targets.unsqueeze(-2)
+    losses = torch.where(counted, margins.clamp(min=0), 0).sum((-2, -1)) / values.shape[-1]
+    return (losses, losses.mean(), losses.sum())[reduction], targets.to(values.dtype)
+
+
 _BY_MAKER: dict[str, Callable[..., Any]] = {
     "aten._embedding_bag_forward_only.default": _embedding_bag,
     "aten.as_strided.default": _as_strided,
@@ -245,5 +255,6 @@ _OWN: dict[str, Callable[..., Any]] = {
     "aten.bincount.default": _bincount,
     "aten.histc.default": _histc,
     "aten.isin.Tensor_Tensor": _isin,
+    "aten.multilabel_margin_loss_forward.default": _multilabel_margin_loss,
     "aten.rrelu_with_noise.default": _rrelu,
 }

@@ -5,6 +5,7 @@ Also the one place that says no: :func:`refuse` makes the error that lists what 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from agents.interface import NoTemplate
@@ -87,13 +88,25 @@ def view(facts: ProblemFacts) -> View:
 
 
 def _live(facts: ProblemFacts) -> tuple[GraphNode, ...]:
-    needed = set(facts.graph.outputs)
+    return tuple(needed_calls(facts.graph.nodes, facts.graph.outputs))
+
+
+def needed_calls(nodes: Sequence[GraphNode], names: Iterable[str]) -> list[GraphNode]:
+    """Return the calls that these values depend on, in order."""
+    needed = set(names)
     live: list[GraphNode] = []
-    for node in reversed(facts.graph.nodes):
-        if needed.intersection(node.results):
+    for node in reversed(nodes):
+        if needed.intersection([*node.results, *updated(node)]):
             live.append(node)
             needed.update(references(node))
-    return tuple(reversed(live))
+    return live[::-1]
+
+
+def updated(node: GraphNode) -> list[str]:
+    """Return the values that a call changes without a mark of it: running statistics of a batch norm in training."""
+    if "batch_norm" not in node.op or argument(node, 5, "training") is not True:
+        return []
+    return [name for at in (3, 4) if (name := reference(argument(node, at, ""))) is not None]
 
 
 def _check_in_place(facts: ProblemFacts, live: tuple[GraphNode, ...]) -> None:

@@ -26,7 +26,7 @@ from agents.playbook.compiler.lowering.selections import SELECTIONS
 from agents.playbook.compiler.lowering.views import VIEWS, View, is_view, views
 from agents.playbook.compiler.lowering.windows import WINDOWS
 from agents.playbook.compiler.tensors import Given, Map, Tensor
-from agents.playbook.recognition.values import is_in_place, out_of_place, reference, references
+from agents.playbook.recognition.values import is_in_place, needed_calls, out_of_place, reference
 from cupilot.domain.problem import GraphNode, ProblemFacts, Role
 
 MAKERS = {
@@ -122,11 +122,11 @@ class Lowering:
         Where one of them writes in place, all views and writes count, since each may alias what is read later.
         """
         nodes = self.facts.graph.nodes
-        live = _needed(nodes, set(self.facts.graph.outputs))
+        live = needed_calls(nodes, self.facts.graph.outputs)
         if any(is_in_place(node.op) for node in live):
             aliasing = [node for node in nodes if is_in_place(node.op) or is_view(node.op)]
             names = {name for node in aliasing for name in node.results}
-            live = _needed(nodes, names | set(self.facts.graph.outputs))
+            live = needed_calls(nodes, names | set(self.facts.graph.outputs))
         return live
 
     def _add(self, name: str, place: Place) -> None:
@@ -158,6 +158,8 @@ class Lowering:
             return
         for name, tensor in zip(node.results, self._made(call, node.op), strict=False):
             self._add(name, Place(tensor))
+        for name, tensor in call.updates.items():
+            self.places[name].write(call, tensor)
 
     def _viewed_in_place(self, call: Call) -> None:
         """Follow a call that makes its first argument a view of what it was; names of aliases change with it."""
@@ -211,15 +213,6 @@ def why_not(op: str) -> str:
     """Return the reason for refusing a call that there is no lowering for."""
     instead = _REASONS.get(out_of_place(op))
     return _UNKNOWN_CALL if instead is None else f"{_UNKNOWN_CALL}: {instead}"
-
-
-def _needed(nodes: Sequence[GraphNode], needed: set[str]) -> list[GraphNode]:
-    live: list[GraphNode] = []
-    for node in reversed(nodes):
-        if needed.intersection(node.results):
-            live.append(node)
-            needed.update(references(node))
-    return live[::-1]
 
 
 def lowered(facts: ProblemFacts) -> list[Tensor]:

@@ -36,6 +36,8 @@ class Call:
     value: Callable[[str], Tensor]
     asked: set[str] = field(default_factory=set)
     """Names of arguments that lowering looked at."""
+    updates: dict[str, Tensor] = field(default_factory=dict)
+    """New values of tensors that the call changes without a mark of it."""
 
     @property
     def op(self) -> str:

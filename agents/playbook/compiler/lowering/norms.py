@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 
 from agents.playbook.compiler.lowering.calls import (
     Call,
     combined,
     f,
+    length,
     like,
     read,
     reduced,
+    squeezed,
     wide,
     wrapped,
 )
@@ -36,6 +39,7 @@ from agents.playbook.compiler.terms import (
     register,
     where,
 )
+from agents.playbook.recognition.values import reference
 
 
 def softmax_parts(source: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
@@ -163,6 +167,21 @@ def _group_norm(call: Call) -> Lowered:
     return [mapped(source.shape, call.dtype, define), middle, spread]
 
 
+def _update(call: Call, middle: Tensor, spread: Tensor, correction: float) -> None:
+    """Have the call move running statistics, where it is given any, towards those of the batch."""
+    momentum = call.real(6, "momentum")
+
+    def moved(old: Term, new: Term, scale: float) -> Term:
+        kept_part = f("mul", cast(old, new.dtype), like(1 - momentum, new))
+        return cast(f("add", kept_part, f("mul", new, like(momentum * scale, new))), old.dtype)
+
+    for at, new, scale in ((3, middle, 1.0), (4, spread, correction)):
+        old = call.optional(at)
+        if old is not None:
+            name = str(reference(call.argument(at, "")))
+            call.updates[name] = combined(old.shape, old.dtype, partial(moved, scale=scale), old, new)
+
+
 def _batch_norm(training_at: int | None, eps_at: int) -> Callable[[Call], Lowered]:
     def lower(call: Call) -> Lowered:
         source, weight, bias = call.tensor(0), call.optional(1, "weight"), call.optional(2, "bias")
@@ -173,6 +192,9 @@ def _batch_norm(training_at: int | None, eps_at: int) -> Callable[[Call], Lowere
             source = kept(source, 3)
             axes = tuple(axis for axis in range(rank) if axis != 1)
             middle, spread = variance(source, axes)
+            if training:
+                count = length(source, axes)
+                _update(call, squeezed(middle, axes), squeezed(spread, axes), count / max(count - 1, 1))
         else:
             shape = (1, source.shape[1], *(1 for _ in range(rank - 2)))
             middle, spread = (reshape((shape[1],), shape).of(call.tensor(at)) for at in (3, 4))

@@ -116,6 +116,12 @@ def _mean_and_hidden(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return hidden.mean(1), hidden
 
 
+def _running_statistics(x: torch.Tensor, mean: torch.Tensor, spread: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    mean, spread = mean.clone(), spread.clone()
+    F.batch_norm(x, mean, spread, training=True, momentum=0.3)
+    return F.batch_norm(x + 1, mean, spread, training=True) - mean, F.batch_norm(x, mean, spread), spread
+
+
 def _largest_and_scores(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     scores = torch.sigmoid(x @ x.t())
     return (*scores.max(1), scores, scores.t())
@@ -136,6 +142,9 @@ def brought() -> dict[str, Case]:
         [-900.0, -448.0, 464.0, 465.0, 61439.0, 2.0**-9, 2.0**-10, 3 * 2.0**-10, 1.0625, 1.1875, 0.0]
     )
     return {
+        "running_statistics": Case(
+            _running_statistics, {"x": _random(5, 3), "mean": _random(3), "spread": _random(3).exp()}
+        ),
         "mean_and_hidden": Case(_mean_and_hidden, {"x": _random(6, 8)}),
         "largest_and_scores": Case(_largest_and_scores, {"x": _random(6, 8)}),
         **{
@@ -258,6 +267,13 @@ def brought() -> dict[str, Case]:
             lambda x, labels: F.multi_margin_loss(x, labels.long()),
             {"x": _random(4, 6), "labels": torch.tensor([0, 5, 2, 1])},
         ),
+        **{
+            f"margins_of_labels_{reduction}": Case(
+                lambda x, labels, how=reduction: F.multilabel_margin_loss(x, labels.long(), reduction=how),
+                {"x": _random(3, 4), "labels": torch.tensor([[3, 0, -1, 1], [2, -1, -1, -1], [-1, 0, 1, 2]])},
+            )
+            for reduction in ("none", "mean")
+        },
         "soft_margin": Case(lambda x: F.soft_margin_loss(x, torch.sign(x.flip(0))), {"x": _random(4, 6)}),
         "rows_of_bounded_norm": Case(lambda x: torch.renorm(x, 2.0, 0, 1.0), {"x": _random(4, 6)}),
         "pairs_of_features": Case(

@@ -53,30 +53,35 @@ def compare(result: torch.Tensor, own: torch.Tensor, exact: torch.Tensor) -> Non
     assert error <= 4 * torch_error + 4 * EPSILON[own.dtype], (error, torch_error)
 
 
-def exact_results(case: Case) -> list[torch.Tensor]:
-    """The results in float64, of a copy whose inputs keep their integers."""
-    inputs = [item.double() if item.is_floating_point() else item for item in case.inputs.values()]
+def own_results(case: Case, *, exact: bool = False) -> list[torch.Tensor]:
+    """PyTorch's results, without the tracer's rules; exact ones in float64, of inputs that keep their integers."""
+    inputs = [item.double() if exact and item.is_floating_point() else item for item in case.inputs.values()]
     function = case.function
-    if isinstance(function, torch.nn.Module):
+    if exact and isinstance(function, torch.nn.Module):
         function.double()
     try:
         with torch.no_grad():
             result = function(*inputs)
     finally:
-        if isinstance(function, torch.nn.Module):
+        if exact and isinstance(function, torch.nn.Module):
             function.float()
     return list(result) if isinstance(result, tuple | list) else [result]
+
+
+def compare_all(results: list[torch.Tensor], case: Case) -> None:
+    """Compare each of a kernel's results with PyTorch's."""
+    for result, own, exact in zip(results, own_results(case), own_results(case, exact=True), strict=True):
+        compare(result, own.contiguous(), exact)
 
 
 @pytest.mark.parametrize("name", list(ALL))
 def test_launches_on_the_cpu_compute_the_reference(name: str, builds: Path) -> None:
     case = ALL[name]
-    facts, own = trace(case.function, case.inputs, case.parameters)
+    facts, _ = trace(case.function, case.inputs, case.parameters)
     source, plan = rendered(facts, Target.CPU)
     kernel = Kernel(target=Target.CPU, source=source, plan=plan)
     results = run_cpu(kernel, facts, {**case.inputs, **case.parameters}, builds)
-    for result, mine, exact in zip(results, own, exact_results(case), strict=True):
-        compare(result, mine.detach().contiguous(), exact)
+    compare_all(results, case)
 
 
 @pytest.mark.parametrize("name", list(GRAPHS))
@@ -97,12 +102,11 @@ EMULATED += ["rotary_complex", "deep_network", "mean_and_hidden"]
 @pytest.mark.parametrize("name", EMULATED)
 def test_cuda_launches_compute_the_reference_when_emulated(name: str, builds: Path) -> None:
     case = GRAPHS[name]
-    facts, own = trace(case.function, case.inputs, case.parameters)
+    facts, _ = trace(case.function, case.inputs, case.parameters)
     source, plan = rendered(facts, Target.CUDA)
     kernel = Kernel(target=Target.CUDA, source=source, plan=plan)
     results = run_cuda(kernel, facts, {**case.inputs, **case.parameters}, builds)
-    for result, mine, exact in zip(results, own, exact_results(case), strict=True):
-        compare(result, mine.detach().contiguous(), exact)
+    compare_all(results, case)
 
 
 TILED = ["conv2d_tiled", "conv1d_tiled", "conv_transpose2d_tiled", "attention_tiled", "linear_relu"]
@@ -111,14 +115,13 @@ TILED = ["conv2d_tiled", "conv1d_tiled", "conv_transpose2d_tiled", "attention_ti
 @pytest.mark.parametrize("name", TILED)
 def test_products_in_tiles_compute_the_reference_when_emulated(name: str, builds: Path) -> None:
     case = tiled()[name]
-    facts, own = trace(case.function, case.inputs, case.parameters)
+    facts, _ = trace(case.function, case.inputs, case.parameters)
     about = briefing(facts, Target.CUDA)
     kernel = agents().translator.translate(about, parse("shared_tiling(tile_m=32, tile_n=64, tile_k=8): "), None, 0)
     assert "tile_a" in kernel.source
     assert compile_cuda(kernel, facts) == ""
     results = run_cuda(kernel, facts, {**case.inputs, **case.parameters}, builds)
-    for result, mine, exact in zip(results, own, exact_results(case), strict=True):
-        compare(result, mine.detach().contiguous(), exact)
+    compare_all(results, case)
 
 
 def test_tiles_whose_source_would_be_too_long_are_not_proposed(monkeypatch: pytest.MonkeyPatch) -> None:

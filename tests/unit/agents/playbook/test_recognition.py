@@ -111,6 +111,11 @@ def _through_a_view(x: torch.Tensor) -> torch.Tensor:
     return copy * 2
 
 
+def _scaled_by_a_running_mean(x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    F.batch_norm(x, mean, mean.clone(), training=True)
+    return x * mean
+
+
 X = {"x": torch.randn(6, 32)}
 SQUARE_AND_ROW = {"x": torch.randn(6, 6), "d": torch.randn(6)}
 IMAGE = {"x": torch.randn(2, 4, 6, 8)}
@@ -157,6 +162,7 @@ REFUSED = {
     "a quotient rounded down": (lambda x: torch.div(x, 3.0, rounding_mode="floor"), X),
     "cross entropy": (lambda x: F.cross_entropy(x, torch.tensor([1, 2, 3, 4, 5, 6])), X),
     "batch statistics": (lambda x: F.batch_norm(x, None, None, training=True), IMAGE),
+    "running statistics": (_scaled_by_a_running_mean, {**X, "mean": torch.randn(32)}),
     "an in-place change behind a view": (_through_a_view, X),
 }
 
