@@ -65,8 +65,13 @@ _FUNCTIONS = (
     *("exp", "expm1", "log", "log1p", "tanh", "erf", "sqrt", "floor", "ceil", "sin", "cos", "tan", "asin", "acos"),
     *("atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "exp2", "log2", "log10", "trunc", "lgamma"),
 )
-_PAIRS = ("pow", "atan2", "fmod", "copysign")
+_PAIRS = ("pow", "atan2", "fmod", "copysign", "hypot")
 
+_WHOLE_POW = (
+    "FN long long fn_whole_pow(long long a, long long b) "
+    "{ return b >= 0 ? (fn_pow(a, b)) : a == 1 ? 1 : a == -1 ? 1 - 2 * (b & 1) : 0; }"
+)
+"""Power of whole numbers: zero for a negative exponent, unless the base is 1 or -1."""
 _LOGSUM = (
     "FN double fn_logsum(double a, double b) { return a == b ? a + 0.6931471805599453 : "
     "(a > b ? a : b) + (fn_log1p(fn_exp(-fn_abs(a - b)))); }"
@@ -121,7 +126,7 @@ def prelude(index_type: str, *, cuda: bool) -> str:
             f"FN {kind} fn_round({kind} x) {{ return {builtin}rint{suffix}(x); }}",
             f"FN {kind} fn_rsqrt({kind} x) {{ return 1 / {builtin}sqrt{suffix}(x); }}",
         ]
-    functions.append(_LOGSUM)
+    functions += [_LOGSUM, _WHOLE_POW]
     head, half = (_CUDA_HEAD, _CUDA_HALF) if cuda else (_CPU_HEAD, _CPU_HALF)
     body = "\n".join(functions)
     return f"typedef {index_type} idx;\n{head.strip()}\n{_COMMON.strip()}\n{half.strip()}\n{body}"

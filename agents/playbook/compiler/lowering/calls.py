@@ -12,7 +12,7 @@ from agents.playbook.compiler.terms import FLOATS, Term, const, make, number, re
 from agents.playbook.recognition import values
 from cupilot.domain.problem import GraphNode
 
-UNFORESEEN = (LookupError, ValueError, TypeError, AssertionError, RecursionError)
+UNFORESEEN = (LookupError, ValueError, TypeError, ArithmeticError, AssertionError, RecursionError)
 """Exceptions of lowering for arguments that no entry expects: a problem without a kernel, not a fault of the agent."""
 
 KEYWORD = 99

@@ -92,7 +92,9 @@ def _roll(call: Call) -> Tensor:
     if not axes:  # in row-major order, whatever the shape
         moved = -shifts[0] % source.size
         return mapped(source.shape, source.dtype, lambda index: source.at(_further(index, source, moved)))
-    moves = {wrapped(axis, len(source.shape)): shift for axis, shift in zip(axes, shifts, strict=True)}
+    moves = dict.fromkeys((wrapped(axis, len(source.shape)) for axis in axes), 0)
+    for axis, shift in zip(axes, shifts, strict=True):
+        moves[wrapped(axis, len(source.shape))] += shift
 
     def define(index: Index) -> Term:
         return source.at(
@@ -231,19 +233,25 @@ def _advanced_index(call: Call) -> Tensor:
     items = given if isinstance(given, list) else []
     used = [axis for axis, item in enumerate(items) if item is not None]
     places = {axis: call.value(str(items[axis]["ref"])) for axis in used if isinstance(items[axis], dict)}
-    if len(places) != len(used) or used != list(range(used[0], used[-1] + 1)):
-        call.refuse("its index tensors are not on neighbouring axes")
+    if len(places) != len(used):
+        call.refuse("one of its indices is not a tensor")
     if any(item.dtype in (BOOL, "uint8") for item in places.values()):
         call.refuse(
             "a mask selects elements, whose number is not known before it runs; torch.where of the mask is supported"
         )
     rank = max(len(item.shape) for item in places.values())
-    first = used[0]
+    neighbours = used == list(range(used[0], used[-1] + 1))
+    first = used[0] if neighbours else 0  # where the axes of the index tensors go
 
     def define(index: Index) -> Term:
         inner = index[first : first + rank]
-        own = [as_index(read(places[axis], inner), source.shape[axis], wrap=True) for axis in used]
-        return source.at((*index[:first], *own, *index[first + rank :]))
+        rest = iter((*index[:first], *index[first + rank :]))
+        return source.at(
+            [
+                as_index(read(places[axis], inner), size, wrap=True) if axis in places else next(rest)
+                for axis, size in enumerate(source.shape)
+            ]
+        )
 
     return mapped(call.shape, source.dtype, define)
 

@@ -84,7 +84,7 @@ def _softmax(*, log: bool = False, safe: bool = False) -> Callable[[Call], Lower
 def _logsumexp(call: Call) -> Lowered:
     source = kept(call.tensor(0), 2)
     axes = axes_of(call, 1, len(source.shape))
-    kind = wide(source.dtype)
+    kind = wide(call.dtype)
     peak = reduced(source, axes, "max", kind, lambda term: cast(term, kind))
 
     def finite(x: Term) -> Term:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 
 from agents.playbook.compiler.lowering.calls import Call, combined, f, is_float, like, read
@@ -36,6 +37,15 @@ _UNARY = (
 )
 
 
+_LARGEST = {
+    "float64": sys.float_info.max,
+    "float32": 3.4028234663852886e38,
+    "bfloat16": 3.3895313892515355e38,
+    "float16": 65504.0,
+}
+"""Largest number of each type."""
+
+
 def _of(op: str, count: int) -> Builder:
     def build(ops: list[Expr], node: GraphNode) -> Expr | None:
         return expression(op, *(as_number(item) for item in ops)) if len(ops) == count and not node.kwargs else None
@@ -56,7 +66,7 @@ def _c(value: float) -> Expr:
 
 def _sign(x: Expr) -> Expr:
     positive, negative = (as_number(expression(op, x, _c(0))) for op in ("gt", "lt"))
-    return select(expression("eq", x, x), sub(positive, negative), x)
+    return sub(positive, negative)
 
 
 def _infinite(x: Expr) -> Expr:
@@ -121,6 +131,10 @@ def _divided(ops: list[Expr], node: GraphNode) -> Expr | None:
     return quotient if mode is None else expression("trunc", quotient) if mode == "trunc" else None
 
 
+def _power(ops: list[Expr], node: GraphNode) -> Expr:
+    return expression("pow" if is_float(_dtype(node)) else "whole_pow", *(as_number(item) for item in ops))
+
+
 def _shrink(hard: bool) -> Builder:
     def build(ops: list[Expr], node: GraphNode) -> Expr | None:  # noqa: ARG001
         x, limit = ops[0], ops[1].value if len(ops) > 1 else 0.5
@@ -133,7 +147,9 @@ def _shrink(hard: bool) -> Builder:
 
 def _nan_to_num(ops: list[Expr], node: GraphNode) -> Expr | None:
     given = [number(node.args[i]) if i < len(node.args) and node.args[i] is not None else None for i in (1, 2, 3)]
-    largest = 3.4028234663852886e38
+    largest = _LARGEST.get(_dtype(node))
+    if largest is None:  # whole numbers
+        return ops[0]
     nan, high, low = (0.0 if given[0] is None else given[0], given[1], given[2])
     x = ops[0]
     x = select(expression("eq", x, _c(math.inf)), _c(largest if high is None else high), x)
@@ -182,12 +198,11 @@ _MORE: dict[str, Builder] = {
     "aten.isnan.default": _simple(1, lambda x: expression("ne", x, x)),
     "aten.isinf.default": _simple(1, _infinite),
     "aten.isfinite.default": _simple(1, lambda x: expression("lt", expression("abs", x), _c(math.inf))),
-    "aten.pow.Tensor_Tensor": _of("pow", 2),
-    "aten.pow.Scalar": _of("pow", 2),
+    **{f"aten.pow.{kind}": _power for kind in ("Tensor_Tensor", "Scalar")},
     "aten.atan2.default": _of("atan2", 2),
     **{f"aten.copysign.{kind}": _of("copysign", 2) for kind in ("Scalar", "Tensor")},
     "aten.signbit.default": _simple(1, lambda x: expression("lt", expression("copysign", _c(1), x), _c(0))),
-    "aten.hypot.default": _simple(2, lambda a, b: expression("sqrt", expression("add", mul(a, a), mul(b, b)))),
+    "aten.hypot.default": _of("hypot", 2),
     **{f"aten.fmod.{kind}": _of("fmod", 2) for kind in ("Scalar", "Tensor")},
     **{f"aten.remainder.{kind}": _simple(2, _remainder) for kind in ("Scalar", "Tensor")},
     "aten.floor_divide.default": _floored,
@@ -332,6 +347,8 @@ def _formula(call: Call, build: Builder) -> Tensor:
     built = build(operands, call.node)
     if built is None:
         call.refuse("this variant is not supported")
+    if call.dtype == BOOL:  # whole numbers are compared with infinity as floats
+        numbers += [item.value for item in walk([built]) if item.op == "const" and math.isinf(item.value)]
     kind = _computed_in(call, inputs, numbers)
 
     def define(index: Index) -> Term:

@@ -10,7 +10,6 @@ from agents.playbook.compiler.lowering.calls import (
     Call,
     combined,
     f,
-    is_float,
     length,
     like,
     read,
@@ -82,7 +81,7 @@ def mean_of(tensor: Tensor, axes: Axes, change: Callable[[Term], Term] = lambda 
 def _mean(at: int | None) -> Callable[[Call], Lowered]:
     def lower(call: Call) -> Lowered:
         source = call.tensor(0)
-        if not is_float(source.dtype):
+        if source.register != register(call.dtype):
             source = converted(source, call.dtype)
         axes = axes_of(call, at, len(source.shape))
         return result_of(call, mean_of(source, axes), axes, at is not None and keeps(call, 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from agents.playbook.compiler.lowering.calls import Call, f, like, wide
+from agents.playbook.compiler.lowering.calls import Call, f, is_float, like, wide
 from agents.playbook.compiler.lowering.reductions import Lowered
 from agents.playbook.compiler.lowering.sampling import cubic_weights
 from agents.playbook.compiler.tensors import Index, mapped
@@ -67,6 +67,7 @@ def _nearest_exact(rank: int) -> Callable[[Call], Lowered]:
 
 def _bicubic(call: Call) -> Lowered:
     """Return an image resized by cubic kernels over four neighbours on each axis, those outside taken at the edge."""
+    _require_floats(call)
     source, aligned = call.tensor(0), call.flag(2, "align_corners")
     kind, scales = wide(call.dtype), _scales(call, 3, 2)
 
@@ -92,6 +93,11 @@ def _bicubic(call: Call) -> Lowered:
     return mapped(call.shape, call.dtype, define)
 
 
+def _require_floats(call: Call) -> None:
+    if not is_float(call.dtype):
+        call.refuse(f"of {call.dtype} the nearest element is supported; convert to a float for others")
+
+
 def _nearest_place(out: Term, size: int, wanted: int, scale: float | None) -> Term:
     """Return the place that PyTorch takes: found in float32, but for sizes that are equal or doubled."""
     step = _as_float32(_step(size, wanted, scale))
@@ -110,6 +116,7 @@ def _as_float32(value: float) -> float:
 
 def _linear_resize(rank: int) -> Callable[[Call], Lowered]:
     def lower(call: Call) -> Lowered:
+        _require_floats(call)
         source = call.tensor(0)
         aligned = call.flag(2, "align_corners")
         first, kind = len(source.shape) - rank, wide(call.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agents.playbook.compiler.lowering.calls import KEYWORD, Call, combined, is_float, reduced, squeezed, wrapped
+from agents.playbook.compiler.lowering.calls import KEYWORD, Call, combined, is_float, reduced, squeezed, wide, wrapped
 from agents.playbook.compiler.lowering.reductions import Lowered, axes_of, keeps, order_of, picked, result_of
 from agents.playbook.compiler.tensors import Index, Map, Scan, Tensor, kept, mapped
 from agents.playbook.compiler.terms import (
@@ -126,12 +126,12 @@ def _searched(call: Call, source: Tensor, edges: Tensor, right: bool) -> Lowered
 
 def _nansum(call: Call) -> Lowered:
     source = call.tensor(0)
-    axes = axes_of(call, 1, len(source.shape))
+    axes, kind = axes_of(call, 1, len(source.shape)), wide(call.dtype)
 
     def present(term: Term) -> Term:
-        return where(compare("ne", term, term), const(0, term.dtype), term)
+        return cast(where(compare("ne", term, term), const(0, term.dtype), term), kind)
 
-    return result_of(call, reduced(source, axes, "sum", source.register, present), axes, keeps(call, 2))
+    return result_of(call, reduced(source, axes, "sum", kind, present), axes, keeps(call, 2))
 
 
 SELECTIONS: dict[str, Callable[[Call], Lowered]] = {

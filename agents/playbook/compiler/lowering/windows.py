@@ -31,6 +31,7 @@ from agents.playbook.compiler.terms import (
     plus,
     register,
     times,
+    where,
     within,
 )
 
@@ -65,6 +66,12 @@ def _max_pool(rank: int) -> Callable[[Call], Lowered]:
         best = Reduce(call.shape, call.dtype, "max", tuple(kernel), source.register, define)
         where_best = Reduce(call.shape, "int64", "argmax", tuple(kernel), source.register, define)
 
+        def inside(place: Term, axis: int) -> Term:
+            """Return the place, or the first one of a window that is all minus infinity and begins in the padding."""
+            step = dilation[axis]
+            above = plus(place, number(-(-padding[axis] // step) * step))
+            return where(compare("lt", place, number(0)), modulo(above, step), place)
+
         def flat(index: Index) -> Term:
             tap = as_index(where_best.at(index), prod(kernel))
             inner: list[Term] = []
@@ -74,7 +81,7 @@ def _max_pool(rank: int) -> Callable[[Call], Lowered]:
             _, places = at(index, tuple(inner))
             result = number(0)
             for axis, place in enumerate(places):
-                result = plus(times(result, source.shape[first + axis]), place)
+                result = plus(times(result, source.shape[first + axis]), inside(place, axis))
             return cast(result, "int64")
 
         return [best, Map(call.shape, "int64", flat)]

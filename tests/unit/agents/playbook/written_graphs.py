@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -114,6 +115,15 @@ def moves() -> dict[str, Case]:
         "pixel_unshuffle": _of(lambda a: F.pixel_unshuffle(a, 2), (2, 3, 4, 6)),
         "channel_shuffle": _of(lambda a: F.channel_shuffle(a, 3), (2, 6, 4, 5)),
         "repeat_interleave": _of(lambda a: a.repeat_interleave(3, 1), (5, 7)),
+        "roll_twice": _of(lambda a: a.roll((1, 3), (0, 0)), (5, 7)),
+        "index_apart": _of(lambda a, i: a[i, :, 1:, i.abs()], (7, 2, 3, 6), i=ROWS),
+        "index_apart_in_the_middle": _of(lambda a, i, j: a[:, i, :, j], (3, 7, 2, 6), i=ROWS, j=PLACES[:, :, None]),
+        "places_of_lowest_windows": _of(
+            lambda a: F.max_pool2d(a[0] - math.inf, 3, 2, 1, return_indices=True)[1], (1, 2, 6, 6)
+        ),
+        "places_of_lowest_windows_apart": _of(
+            lambda a: F.max_pool2d(a[0] - math.inf, 3, 2, 1, dilation=2, return_indices=True)[1], (1, 2, 9, 8)
+        ),
         "roll_all": _of(lambda a: a.roll(9), (5, 7)),
         "take": _of(torch.take, (5, 7), i=PLACES * 5 - 3),
         **{f"rot90_{turns}": _of(lambda a, k=turns: torch.rot90(a, k, (0, 2)), (3, 4, 5)) for turns in (-1, 0, 1, 2)},
@@ -149,6 +159,19 @@ def chosen() -> dict[str, Case]:
             lambda a: (a * 6364136223846793005 ^ 0x7FFFFFFFFFFFFFF1) & 0xFFFFFF, {"a": PLACES}
         ),
         "filled_with_truths": Case(_truths, {"a": PLACES}),
+        **{
+            f"numbers_for_infinities_{kind}": Case(
+                lambda a, kind=kind: torch.nan_to_num(a.to(getattr(torch, kind))), {"a": NOT_NUMBERS}
+            )
+            for kind in ("float64", "float16", "bfloat16", "int64")
+        },
+        "infinities_of_whole_numbers": Case(lambda a: (torch.isposinf(a), torch.isneginf(a)), {"a": PLACES}),
+        "logsumexp_of_whole_numbers": Case(lambda a: torch.logsumexp(a, 1), {"a": PLACES}),
+        "mean_in_float64": _of(lambda a: a.mean(1, dtype=torch.float64), (2, 21)),
+        "whole_powers": Case(lambda a: torch.pow(a - 2, a.flip(0) - 3), {"a": PLACES.abs()}),
+        "signs_of_nan": Case(torch.sign, {"a": NOT_NUMBERS}),
+        "large_hypotenuse": _of(lambda a, b: torch.hypot(a * 1e25, b * 1e25), (5,), (5,)),
+        "present_whole_numbers": Case(torch.nansum, {"a": torch.full((3,), 2**30, dtype=torch.int32)}),
         "cross": _of(lambda a, b: torch.linalg.cross(a, b, dim=1), (5, 3, 4), (5, 3, 1)),
         "median_of_all": _of(torch.median, (5, 8)),
         "median_of_all_nan": Case(torch.median, {"a": NOT_NUMBERS}),
