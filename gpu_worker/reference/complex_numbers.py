@@ -47,6 +47,7 @@ def _has_complex(value: Any) -> bool:
 
 
 _OUT_OF_PLACE = {
+    torch.ops.aten.squeeze_.dim: torch.ops.aten.squeeze.dim,
     torch.ops.aten.t_.default: torch.ops.aten.t.default,
     torch.ops.aten.transpose_.default: torch.ops.aten.transpose.int,
     torch.ops.aten.unsqueeze_.default: torch.ops.aten.unsqueeze.default,

@@ -67,7 +67,8 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         if func is torch.ops.aten.view_as_complex.default:
             return self._pair(func(*args), *args)
         if func is torch.ops.aten.view_as_real.default and id(args[0]) in self._pairs:
-            return self._pairs[id(args[0])]
+            with self:  # a tensor of its own, since PyTorch makes it a view of the complex one
+                return torch.ops.aten.alias.default(self._pairs[id(args[0])])
         moved = out_of_place(func, args)
         if moved is not None:
             return self._pair(func(*args), self._pairs[id(self._decomposed(moved, args, kwargs))])

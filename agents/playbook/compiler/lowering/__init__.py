@@ -12,11 +12,12 @@ from math import prod
 
 from agents.playbook.compiler.lowering.calls import UNFORESEEN, Call, Unsupported, read
 from agents.playbook.compiler.lowering.creation import CREATION
+from agents.playbook.compiler.lowering.formulas import FORMULAS
 from agents.playbook.compiler.lowering.gathers import GATHERS
 from agents.playbook.compiler.lowering.indexed import INDEXED
 from agents.playbook.compiler.lowering.losses import LOSSES
 from agents.playbook.compiler.lowering.norms import NORMS
-from agents.playbook.compiler.lowering.pointwise import BITS_AND_TRUTHS, FORMULAS, SHIFTS, converted, lower
+from agents.playbook.compiler.lowering.pointwise import BITS_AND_TRUTHS, SHIFTS, converted, lower
 from agents.playbook.compiler.lowering.products import PRODUCTS
 from agents.playbook.compiler.lowering.reductions import REDUCTIONS
 from agents.playbook.compiler.lowering.resizing import RESIZING

@@ -156,12 +156,18 @@ def combined(shape: Sequence[int], dtype: str, make_term: Callable[..., Term], *
     return mapped(tuple(shape), dtype, lambda index: make_term(*(read(tensor, index) for tensor in tensors)))
 
 
+_NEUTRAL = {"sum": 0, "prod": 1, "max": 0, "min": 1}
+"""Results of reducing no elements; extremes are those of truth values, as PyTorch has none of numbers."""
+
+
 def reduced(
     tensor: Tensor, axes: Sequence[int], kind: str, dtype: str, change: Callable[[Term], Term] = lambda term: term
-) -> Reduce:
-    """Return a reduction of some axes, which stay with one element each."""
+) -> Tensor:
+    """Return a reduction of some axes, which stay with one element each; of no elements its neutral element."""
     shape = tuple(1 if axis in axes else size for axis, size in enumerate(tensor.shape))
     extents = tuple(tensor.shape[axis] for axis in axes)
+    if 0 in extents:
+        return Map(shape, dtype, lambda _: const(_NEUTRAL[kind], register(dtype)))
 
     def define(index: Index, inner: Index) -> Term:
         full = list(index)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from agents.playbook.compiler.lowering.calls import Call, read
+from agents.playbook.compiler.lowering.calls import Call, is_float, read
 from agents.playbook.compiler.tensors import Index, Map, Tensor, mapped
 from agents.playbook.compiler.terms import (
     Term,
@@ -50,15 +50,23 @@ def _arange(call: Call) -> Tensor:
     return Map(call.shape, call.dtype, define)
 
 
-def _linspace(call: Call) -> Tensor:
+def _spaced(call: Call, change: Callable[[Term], Term] = lambda term: term) -> Tensor:
+    """Return numbers at equal distances, changed in float64."""
     start, end, steps = call.real(0, "start"), call.real(1, "end"), call.whole(2, "steps")
     step = (end - start) / max(steps - 1, 1)
 
     def define(index: Index) -> Term:
         scaled = make("mul", "float64", cast(index[0], "float64"), const(step, "float64"))
-        return cast(make("add", "float64", scaled, const(start, "float64")), register(call.dtype))
+        return cast(change(make("add", "float64", scaled, const(start, "float64"))), register(call.dtype))
 
     return Map(call.shape, call.dtype, define)
+
+
+def _logspace(call: Call) -> Tensor:
+    if not is_float(call.dtype):
+        call.refuse("it makes whole numbers")
+    base = const(call.real(3, "base", 10.0), "float64")
+    return _spaced(call, lambda power: make("fn_pow", "float64", base, power))
 
 
 def _eye(call: Call) -> Tensor:
@@ -127,7 +135,8 @@ CREATION: dict[str, Callable[[Call], Tensor]] = {
     "aten.scalar_tensor.default": _scalar(0),
     "aten.new_full.default": _scalar(2),
     **{f"aten.arange.{kind}": _arange for kind in ("default", "start", "start_step")},
-    "aten.linspace.default": _linspace,
+    "aten.linspace.default": _spaced,
+    "aten.logspace.default": _logspace,
     **{f"aten.eye.{kind}": _eye for kind in ("default", "m")},
     "aten.one_hot.default": _one_hot,
 }

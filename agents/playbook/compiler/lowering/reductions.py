@@ -39,7 +39,7 @@ Lowered = Tensor | list[Tensor]
 def axes_of(call: Call, index: int | None, rank: int, name: str = "dim") -> Axes:
     """Return the reduced axes, ascending; all of them where none is named."""
     named = None if index is None else call.argument(index, name)
-    if named is None or named == []:
+    if named is None or named == [] or rank == 0:
         return tuple(range(rank))
     return tuple(sorted({wrapped(axis, rank) for axis in call.sizes(index or 0, name)}))
 
@@ -201,6 +201,14 @@ def _norm(order_at: int, axes_at: int | None, keep_at: int) -> Callable[[Call], 
     return lower
 
 
+def _distance(call: Call) -> Lowered:
+    first, second, kind = call.tensor(0), call.tensor(1), wide(call.dtype)
+    shape = broadcast(first.shape, second.shape)
+    away = combined(shape, kind, lambda a, b: f("sub", cast(a, kind), cast(b, kind)), first, second)
+    axes = tuple(range(len(shape)))
+    return result_of(call, norm_of(call, away, call.real(2, "p", 2), axes), axes, keep=False)
+
+
 def _count(call: Call) -> Lowered:
     source = call.tensor(0)
     axes = axes_of(call, 1, len(source.shape))
@@ -312,6 +320,7 @@ REDUCTIONS: dict[str, Callable[[Call], Lowered]] = {
     "aten.linalg_vector_norm.default": _norm(1, 2, 3),
     "aten.norm.Scalar": _norm(1, None, 3),
     "aten.norm.ScalarOpt_dim": _norm(1, 2, 3),
+    "aten.dist.default": _distance,
     "aten.sum.default": _sum(None),
     "aten.sum.dim_IntList": _sum(1),
     "aten.mean.default": _mean(None),

@@ -23,6 +23,7 @@ from agents.playbook.compiler.terms import (
     unravel,
     where,
 )
+from agents.playbook.recognition.values import reference
 
 
 def _kth(source: Tensor, axis: int, place: int) -> tuple[Tensor, Tensor]:
@@ -91,13 +92,24 @@ def _running(kind: str) -> Callable[[Call], Lowered]:
     return lower
 
 
+def _sought(call: Call, at: int, edges: Tensor) -> Tensor:
+    """Return the values to search for: a tensor, or a number in the type that the edges promote it to."""
+    if reference(call.argument(at, "self")) is not None:
+        return call.tensor(at)
+    value = call.real(at, "self")
+    kind = edges.register if isinstance(value, int) or is_float(edges.dtype) else "float32"
+    return Map((), kind, lambda _: const(value, kind))
+
+
 def _bucketize(call: Call) -> Lowered:
-    source, edges = call.tensor(0), call.tensor(1)
+    edges = call.tensor(1)
+    source = _sought(call, 0, edges)
     return _searched(call, source, edges, call.flag(3, "right"))
 
 
 def _searchsorted(call: Call) -> Lowered:
-    edges, source = call.tensor(0), call.tensor(1)
+    edges = call.tensor(0)
+    source = _sought(call, 1, edges)
     right = call.flag(KEYWORD, "right") or call.argument(KEYWORD, "side") == "right"
     return _searched(call, source, edges, right)
 
@@ -116,6 +128,7 @@ def _searched(call: Call, source: Tensor, edges: Tensor, right: bool) -> Lowered
             going = compare("lt", low, high)
             edge = restricted(going, edges.at((*row, middle)))
             kind = "float64" if "float" in value.dtype + edge.dtype else "int64"
+            kind = value.dtype if value.dtype == edge.dtype else kind
             stops = compare("gt" if right else "ge", cast(edge, kind), cast(value, kind))
             later, sooner = both(going, make("not", BOOL, stops)), both(going, stops)
             low, high = where(later, plus(middle, number(1)), low), where(sooner, middle, high)
@@ -140,8 +153,8 @@ SELECTIONS: dict[str, Callable[[Call], Lowered]] = {
     "aten.median.default": _median_of_all,
     "aten.cummax.default": _running("max"),
     "aten.cummin.default": _running("min"),
-    "aten.bucketize.Tensor": _bucketize,
-    "aten.searchsorted.Tensor": _searchsorted,
+    **{f"aten.bucketize.{kind}": _bucketize for kind in ("Tensor", "Scalar")},
+    **{f"aten.searchsorted.{kind}": _searchsorted for kind in ("Tensor", "Scalar")},
     "aten.nansum.default": _nansum,
 }
 """Calls that choose elements by order."""

@@ -66,6 +66,8 @@ def complex_graphs() -> dict[str, Case]:
         "global_filter": _of(_filter, (2, 6, 8, 3), (6, 5, 3, 2)),
         "long_convolution": _of(_long_convolution, (3, 4, 16), (4, 16)),
         "spectrogram": _of(_spectrogram, (2, 80)),
+        "spectrogram_of_one_signal": _of(_spectrogram, (80,)),
+        "parts_of_pairs": _of(lambda a: torch.view_as_complex(a).real * torch.view_as_complex(a * 2).imag, (3, 5, 2)),
         "denoised": _of(_denoised, (3, 60)),
         "odd_inverse": _of(lambda a: fft.irfft(fft.rfft(a) * 2.0, n=9), (4, 9)),
         "shifted_spectrum": _of(lambda a: fft.fftshift(fft.fft2(a)).abs(), (3, 10, 6)),

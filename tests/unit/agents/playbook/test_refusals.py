@@ -145,6 +145,11 @@ NEAR_MISSES: dict[str, tuple[Callable[..., torch.Tensor], dict[str, torch.Tensor
         {"x": torch.arange(8).view(2, 4), "i": torch.arange(8).view(2, 4) % 3},
         "it combines int64 by mean",
     ),
+    "eight_bit_image": (
+        lambda x: torch.nn.functional.interpolate(x, scale_factor=2, mode="bilinear"),
+        {"x": torch.zeros(1, 1, 2, 2, dtype=torch.uint8)},
+        "of uint8 the nearest element is supported",
+    ),
     "sorted_by_a_tensor": (
         lambda e, s: torch.searchsorted(e, e + 1, sorter=s),
         {"e": torch.rand(5), "s": torch.arange(5)},

@@ -172,6 +172,14 @@ def chosen() -> dict[str, Case]:
         "signs_of_nan": Case(torch.sign, {"a": NOT_NUMBERS}),
         "large_hypotenuse": _of(lambda a, b: torch.hypot(a * 1e25, b * 1e25), (5,), (5,)),
         "present_whole_numbers": Case(torch.nansum, {"a": torch.full((3,), 2**30, dtype=torch.int32)}),
+        "rounded_to_decimals": _of(lambda a: torch.stack([a.round(decimals=2), (a * 99).round(decimals=-1)]), (5, 7)),
+        "powers_at_equal_distances": _of(lambda a: torch.logspace(-1, 2, 7, base=2.0, dtype=a.dtype) * a, (5, 7)),
+        "distance_of_tensors": _of(lambda a, b: torch.dist(a, b, 3.0), (5, 7), (7,)),
+        "numbers_searched": Case(
+            lambda e: (torch.bucketize(-0.2, e), torch.searchsorted(e, -0.2, right=True)), {"e": edges}
+        ),
+        "sum_without_axes": Case(lambda a: a.sum(0), {"a": torch.tensor(2.5)}),
+        "empty_slices": _of(lambda a: (a.sum(1) + a[:, :0].sum(1), (a[:, :0] > 0).all(1), a[:0].prod(0)), (5, 7)),
         "cross": _of(lambda a, b: torch.linalg.cross(a, b, dim=1), (5, 3, 4), (5, 3, 1)),
         "median_of_all": _of(torch.median, (5, 8)),
         "median_of_all_nan": Case(torch.median, {"a": NOT_NUMBERS}),
