@@ -150,6 +150,11 @@ NEAR_MISSES: dict[str, tuple[Callable[..., torch.Tensor], dict[str, torch.Tensor
         {"x": torch.zeros(1, 1, 2, 2, dtype=torch.uint8)},
         "of uint8 the nearest element is supported",
     ),
+    "beyond_the_range_of_floats": (
+        lambda x: x.round(decimals=400),
+        {"x": torch.rand(4, 8)},
+        r"a variant of it is not foreseen \(OverflowError\)",
+    ),
     "sorted_by_a_tensor": (
         lambda e, s: torch.searchsorted(e, e + 1, sorter=s),
         {"e": torch.rand(5), "s": torch.arange(5)},
