@@ -12,7 +12,7 @@ from cupilot.cli.options import All, Cursor, Data, JobId, Json, Limit, Server
 from cupilot.cli.outcome import exit_of
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import way_on
-from cupilot.cli.waiting import waits_for
+from cupilot.cli.waiting import tried_again, waits_for
 
 
 def status(job: JobId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
@@ -30,7 +30,8 @@ def status(job: JobId, server: Server = None, data: Data = None, as_json: Json =
         if as_json:
             typer.echo(view.model_dump_json(indent=2))
         else:
-            show_job(view, waits_for(client, view.target) if view.queue_position is not None else [])
+            waits = waits_for(client, view.target) if view.queue_position is not None else []
+            show_job(view, waits, tried_again(client, view))
         raise typer.Exit(exit_of(view))
 
 

@@ -34,8 +34,8 @@ REASONS_SHOWN = 5
 BAR_CHARACTERS = 40
 
 
-def show_job(job: JobView, waits_for: Sequence[str] = ()) -> None:
-    """Print a job in some lines, with what it waits for beside its place in the queue."""
+def show_job(job: JobView, waits_for: Sequence[str] = (), tried_again: Sequence[str] = ()) -> None:
+    """Print a job in some lines, with what it waits for beside its place in the queue, and steps that failed so far."""
     lines = [
         ("job", str(job.id)),
         ("problem", f"{job.problem.name} on {job.target.value}, policy {job.problem.policy.value}"),
@@ -47,6 +47,7 @@ def show_job(job: JobView, waits_for: Sequence[str] = ()) -> None:
         lines.append(("message", job.message))
     if job.queue_position is not None:
         lines += [("queue", queue_words(job.queue_position)), *_numbered("waits", waits_for)]
+    lines += _numbered("tried again", tried_again)
     if job.preparation:
         preparation = job.preparation
         lines.append(

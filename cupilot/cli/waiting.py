@@ -28,6 +28,17 @@ def waits_for(client: Client, target: Target) -> list[str]:
     return lines
 
 
+def tried_again(client: Client, job: JobView) -> list[str]:
+    """Return the job's open steps whose last attempt came to nothing, and why."""
+    lines = []
+    for state in () if job.final else ("queued", "running"):
+        for step in client.steps(job.id, state=state, limit=200).items:
+            why = (step.error or {}).get("message") or (step.error or {}).get("reason")
+            if why:
+                lines.append(f"{step.key}, attempt {step.attempt} of {step.max_attempts}: {clean(str(why))}")
+    return lines
+
+
 def warn_of_waiting(client: Client, job: JobView) -> None:
     """Print on stderr what a job that has just been made will wait for, and how to take it back."""
     lines = waits_for(client, job.target)

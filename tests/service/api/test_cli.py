@@ -8,14 +8,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from sqlalchemy import select
 from typer.testing import CliRunner
 
 from cupilot.cli.app import app
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.states import JobState
 from cupilot.schemas import CandidateView, JobPage, JobView, Report
+from cupilot.storage.db.tables.queue import Step
 from tests.service.api.world import SOURCE, Story, Team, World, audited, evolved, rejected
 
 pytestmark = pytest.mark.service
@@ -81,6 +84,18 @@ def test_submit_list_status_cancel(shell: Shell) -> None:
     code, _, err = shell("status", "00000000-0000-0000-0000-000000000000")
     assert code == 4
     assert "no job" in err
+
+
+def test_the_state_tells_of_a_step_that_is_tried_again(world: World, team: Team, shell: Shell) -> None:
+    job = team.submit()["id"]
+    with world.database.transaction() as session:
+        (step,) = session.scalars(select(Step).where(Step.job_id == UUID(job)))
+        step.attempt, step.error = 1, {"reason": "infrastructure", "message": "this machine is too busy"}
+    code, out, _ = shell("status", job)
+    assert code == 0
+    assert "tried again" in out
+    assert "attempt 1 of" in out
+    assert "this machine is too busy" in out
 
 
 def test_the_list_is_ordered_as_asked(shell: Shell) -> None:
