@@ -8,6 +8,7 @@ dump=${1:?usage: restore.sh DUMP}
 bin=${PG_BIN:+$PG_BIN/}
 connection=$("${PYTHON:-python}" "$(dirname "$0")/connection.py")
 eval "$connection"
+[ -f "$dump" ] || { echo "restore: there is no file $dump" >&2; exit 1; }
 if [ -f "$dump.sha256" ]; then
     (cd "$(dirname "$dump")" && sha256sum --check --quiet "$(basename "$dump").sha256") || { echo "restore: $dump is damaged" >&2; exit 1; }
 fi
@@ -16,7 +17,7 @@ if [ "$tables" != 0 ]; then
     echo "restore: the database holds $tables tables already; restore into an empty one" >&2
     exit 1
 fi
-"${bin}pg_restore" --file=- --no-owner --no-privileges "$dump" | "${bin}psql" -Xq --single-transaction --set=ON_ERROR_STOP=1 --output=/dev/null
+"${bin}pg_restore" --single-transaction --exit-on-error --no-owner --no-privileges --dbname="$PGDATABASE" "$dump"
 "${PYTHON:-python}" -m migrations
 [ -n "${SKIP_INDEX:-}" ] || "${PYTHON:-python}" -m workers rebuild-pool
 echo "restored: $dump"

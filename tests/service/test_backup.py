@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import NullPool, create_engine, inspect, make_url, text
 
 from cupilot.domain.states import JobState
 from cupilot.embedded.servers import Running, start_chroma, wheel
@@ -120,3 +120,20 @@ def test_no_backup_is_kept_and_none_restored_that_would_do_harm(
     damaged = script("restore.sh", database_url, str(dump))
     assert damaged.returncode == 1
     assert "damaged" in damaged.stderr
+
+
+def test_what_cannot_be_restored_in_whole_is_not_restored_at_all(
+    database: Database, database_url: str, other_database_url: str, tmp_path: Path
+) -> None:
+    assert database
+    dump = Path(script("backup.sh", database_url, str(tmp_path)).stdout.strip())
+    Path(f"{dump}.sha256").unlink()
+    dump.write_bytes(dump.read_bytes()[:-2_000])
+    missing = tmp_path / "missing.dump"
+    for file, said in ((missing, f"there is no file {missing}"), (dump, "pg_restore: error")):
+        refused = script("restore.sh", other_database_url, str(file), SKIP_INDEX="1")
+        assert refused.returncode == 1
+        assert said in refused.stderr
+        assert "restored" not in refused.stdout
+        engine = create_engine(other_database_url, poolclass=NullPool)
+        assert inspect(engine).get_table_names() == []
