@@ -31,6 +31,7 @@ def add_commands(roles: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     drain.add_argument(
         "--wait", type=float, metavar="SECONDS", help="until nothing runs any more; exit 3 if not by then"
     )
+    drain.add_argument("--until-restart", action="store_true", help="a worker of this name that starts is not drained")
     resume = roles.add_parser("resume", help="end a drain")
     resume.add_argument("worker", nargs="?", default=SERVICE, help="the whole service where none is named")
     roles.add_parser("drains", help="what is drained, as JSON lines")
@@ -55,7 +56,7 @@ def run_command(arguments: argparse.Namespace, database: Database) -> int:
 def _drain(arguments: argparse.Namespace, database: Database) -> int:
     with database.transaction() as session:
         watch(session)
-        begin_drain(session, arguments.worker, arguments.reason)
+        begin_drain(session, arguments.worker, arguments.reason, until_restart=arguments.until_restart)
         _audit(session, arguments)
     deadline = time.monotonic() + (arguments.wait or 0.0)
     while True:

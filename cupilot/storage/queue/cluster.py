@@ -58,7 +58,8 @@ def register_worker(
 ) -> None:
     """Report a worker that has come up and holds its card; one of the same name is replaced.
 
-    Raises :class:`cupilot.storage.queue.cards.CardTaken` where another worker has the card.
+    A drain of it that was to last until this start ends. Raises
+    :class:`cupilot.storage.queue.cards.CardTaken` where another worker has the card.
     """
     take_card(session, device, name)
     values = {
@@ -74,6 +75,7 @@ def register_worker(
     }
     row = insert(WorkerRow).values(name=name, **values)
     session.execute(row.on_conflict_do_update(index_elements=["name"], set_=values))
+    session.execute(delete(Drain).where(Drain.scope == name, Drain.until_restart))
     notify(session)
 
 

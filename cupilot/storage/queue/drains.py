@@ -36,13 +36,21 @@ class DrainView:
     """Steps that are not finished yet; 0: drained."""
 
 
-def begin_drain(session: Session, scope: str, reason: str) -> None:
-    """Drain a worker or the service; again changes the reason only. Raises :class:`NotFound` for an unknown worker."""
+def begin_drain(session: Session, scope: str, reason: str, *, until_restart: bool = False) -> None:
+    """Drain a worker or the service; again changes the reason only.
+
+    ``until_restart`` is for a worker that is about to end: its drain ends when one of its name registers, and a drain
+    that is there already stays as it is. Raises :class:`NotFound` for an unknown worker.
+    """
     if scope != SERVICE and session.get(WorkerRow, scope) is None:
         raise NotFound(f"no worker is called {scope}", hint="GET /v1/cluster names them all")
-    note(session, "drain.reason", session.scalar(select(Drain.reason).where(Drain.scope == scope)), reason)
-    row = insert(Drain).values(scope=scope, reason=reason)
-    session.execute(row.on_conflict_do_update(index_elements=["scope"], set_={"reason": reason}))
+    known = session.scalar(select(Drain.reason).where(Drain.scope == scope))
+    if known is not None and until_restart:
+        return
+    note(session, "drain.reason", known, reason)
+    values = {"reason": reason, "until_restart": until_restart}
+    row = insert(Drain).values(scope=scope, **values)
+    session.execute(row.on_conflict_do_update(index_elements=["scope"], set_=values))
 
 
 def end_drain(session: Session, scope: str) -> bool:

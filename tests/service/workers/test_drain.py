@@ -18,7 +18,7 @@ from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.people.audit import AuditFilter, list_entries
 from cupilot.storage.queue.cluster import live_workers, register_worker
-from cupilot.storage.queue.drains import SERVICE, begin_drain, end_drain, is_drained, prune_drains
+from cupilot.storage.queue.drains import SERVICE, begin_drain, drains, end_drain, is_drained, prune_drains
 from cupilot.storage.queue.steps import claim_step, device_queue
 from tests.service.doubles import device
 from tests.service.rig import Rig
@@ -102,6 +102,19 @@ def test_a_drained_worker_is_sent_nothing_and_the_others_go_on(rig: Rig) -> None
         assert end_drain(session, "gpu-1")
     rig.run()
     assert rig.job(job).state is JobState.SUCCEEDED
+
+
+def test_a_worker_drained_until_it_restarts_takes_steps_again_once_it_registers(rig: Rig) -> None:
+    """The chart drains a container before its end, also when only a probe failed; its successor has its name."""
+    assert command(rig, "drain", "gpu-1", "--until-restart", "--reason", "pod ends") == 0
+    assert command(rig, "drain", "agent-1") == 0
+    assert command(rig, "drain", "agent-1", "--until-restart", "--reason", "pod ends") == 0
+    with rig.database.transaction() as session:
+        assert is_drained(session, "gpu-1")
+        register_worker(session, "gpu-1", WorkerKind.GPU, queues=["gpu.cpu"], slots=1, version="t", device=device())
+        register_worker(session, "agent-1", WorkerKind.AGENT, queues=["agents"], slots=1, version="t", device=None)
+        [kept] = drains(session)
+    assert (kept.scope, kept.reason) == ("agent-1", "drained by an operator"), "an operator's drain stays"
 
 
 def test_a_message_that_was_on_its_way_is_returned_and_sent_again(rig: Rig) -> None:

@@ -259,6 +259,13 @@ def test_a_pod_is_a_card_and_drains_before_it_ends() -> None:
     assert pod(gpu)["terminationGracePeriodSeconds"] > int(wait)
 
 
+def test_a_drain_before_the_end_of_a_container_ends_with_its_restart() -> None:
+    for name, workload in of_kind("everything", "Deployment").items():
+        if name.startswith(("cupilot-agents", "cupilot-worker")):
+            words = container(workload)["lifecycle"]["preStop"]["exec"]["command"][2].split()
+            assert "--until-restart" in words
+
+
 def test_model_keys_go_to_agents_only() -> None:
     with_secret = {name for name, one in of_kind("everything", "Deployment").items() if "envFrom" in container(one)}
     assert with_secret == {"cupilot-agents"}

@@ -145,6 +145,8 @@ class Drain(Base):
     scope: Mapped[str] = mapped_column(String(200), primary_key=True)
     reason: Mapped[str] = mapped_column(Text)
     since: Mapped[datetime] = now_column()
+    until_restart: Mapped[bool] = mapped_column(server_default=text("false"))
+    """True for a worker that ends: its successor of the same name is not drained."""
 
 
 class SchedulerTick(Base):
