@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import pwd
 import shutil
 import subprocess
 import sys
@@ -206,9 +207,8 @@ def _memory() -> Check:
     available = _available_memory()
     finding = f"{available / 1e9:.1f} GB available, {len(os.sched_getaffinity(0))} CPU cores"
     if available < MIN_MEMORY_BYTES:
-        return Check(
-            "memory", Level.WARNING, finding, "large problems may fail; close something or use a bigger machine"
-        )
+        mend = "large problems may fail; close something or use a bigger machine"
+        return Check("memory", Level.WARNING, finding, mend)
     return Check("memory", Level.OK, finding)
 
 
@@ -220,14 +220,20 @@ def _servers() -> Check:
 
 
 def _identity() -> Check:
-    if os.geteuid() != 0:
+    user = os.geteuid()
+    try:
+        pwd.getpwuid(user)
+    except KeyError:
+        finding = f"user id {user} has no entry in /etc/passwd, without which Postgres does not start"
+        mend = f"echo 'cupilot:x:{user}:{os.getegid()}::/tmp:/bin/sh' >> /etc/passwd, or run as a user that has one"
+        return Check("identity", Level.MISSING, finding, mend)
+    if user != 0:
         return Check("identity", Level.OK, "normal user")
     if unprivileged_user() is None:
         return Check("identity", Level.OK, "root; Postgres runs in a user namespace")
     finding = "root without user namespaces; Postgres runs as 'nobody'"
-    return Check(
-        "identity", Level.WARNING, finding, "data folder and .venv must lie where 'nobody' may enter (not in /root)"
-    )
+    mend = "data folder and .venv must lie where 'nobody' may enter (not in /root)"
+    return Check("identity", Level.WARNING, finding, mend)
 
 
 def _torch() -> Check:
@@ -358,11 +364,8 @@ def _ports(folder: Folder) -> Check:
     ports = Identity.load(folder).ports
     taken = [f"{part} {port}" for part, port in ports.items() if not is_free(port)]
     if not taken or status(folder.root).running:
-        return Check(
-            "ports",
-            Level.OK,
-            ", ".join(f"{part} {port}" for part, port in ports.items()) or "chosen at the first start",
-        )
+        chosen = ", ".join(f"{part} {port}" for part, port in ports.items())
+        return Check("ports", Level.OK, chosen or "chosen at the first start")
     return Check("ports", Level.NOTE, f"in use by others: {', '.join(taken)}; the next start chooses anew")
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import pwd
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -127,13 +128,22 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _enter_user_namespace() -> None:
-    """Enter a user namespace as uid 1000, whose files stay root's outside."""
+def _namespace_identity() -> tuple[int, int]:
+    """Return the uid and gid that root takes on in a user namespace.
+
+    They are those of a user that the machine knows: initdb ends where its own user has no entry.
+    """
+    user = next((entry for entry in pwd.getpwall() if entry.pw_uid), None)
+    return (user.pw_uid, user.pw_gid) if user else (1000, 1000)
+
+
+def _enter_user_namespace(uid: int, gid: int) -> None:
+    """Enter a user namespace under these ids, whose files stay root's outside."""
     if _libc().unshare(CLONE_NEWUSER):
         raise OSError(ctypes.get_errno(), "unshare")
-    for name, text in (("setgroups", b"deny"), ("uid_map", b"1000 0 1"), ("gid_map", b"1000 0 1")):
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} 0 1"), ("gid_map", f"{gid} 0 1")):
         file = os.open(f"/proc/self/{name}", os.O_WRONLY)
-        os.write(file, text)
+        os.write(file, text.encode())
         os.close(file)
 
 
@@ -141,21 +151,23 @@ def _user_namespaces_work() -> bool:
     if sys.platform != "linux":
         return False
     try:
-        return subprocess.run(["/bin/true"], preexec_fn=_enter_user_namespace, check=False).returncode == 0
+        enter = partial(_enter_user_namespace, *_namespace_identity())
+        return subprocess.run(["/bin/true"], preexec_fn=enter, check=False).returncode == 0
     except (OSError, subprocess.SubprocessError):
         return False
 
 
 def _in_child(command: Command) -> Callable[[], None] | None:
-    """Return what the child runs between fork and exec; libc is loaded before the fork."""
+    """Return what the child runs between fork and exec; libc is loaded, and users are read, before the fork."""
     if sys.platform != "linux":
         return None
     libc, parent = _libc(), os.getpid()
     map_user = command.unprivileged and os.geteuid() == 0 and unprivileged_user() is None
+    identity = _namespace_identity() if map_user else None
 
     def run() -> None:
-        if map_user:
-            _enter_user_namespace()
+        if identity:
+            _enter_user_namespace(*identity)
         # After the change of identity, which would clear it.
         libc.prctl(PR_SET_PDEATHSIG, command.stop_signal)
         if os.getppid() != parent:

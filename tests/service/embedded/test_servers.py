@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
 import stat
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 import redis
 
 from cupilot.embedded import process, servers
+from cupilot.embedded.process import Command
 from cupilot.embedded.servers import Running, start_chroma, start_postgres, start_valkey
 from tests.living import still_running
 
@@ -130,6 +132,19 @@ def test_postgres_runs_as_nobody_where_root_may_not_make_namespaces(nobody: Path
     assert _query(server, "SELECT n FROM t") == [(1,)]
     server.stop()
     assert stat.S_IMODE((nobody / "identity.json").stat().st_mode) == 0o600
+
+
+def test_root_takes_on_a_user_that_the_machine_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the smallest images few have a user 1000, and initdb looks its own user up."""
+    if os.geteuid() != 0 or process.unprivileged_user() is not None:
+        pytest.skip("only root in a user namespace changes its user so")
+    ids = ((0, 0), (4321, 8765))
+    users = [pwd.struct_passwd((f"user{uid}", "x", uid, gid, "", "/", "/bin/sh")) for uid, gid in ids]
+    monkeypatch.setattr(pwd, "getpwall", lambda: users)
+    command = Command(["/bin/sh", "-c", "id -u; id -g"], dict(os.environ), tmp_path, unprivileged=True)
+    child = process.Process(command, tmp_path / "log")
+    assert child.popen.wait(30) == 0
+    assert child.tail().split() == ["4321", "8765"]
 
 
 def test_valkey_keeps_what_was_queued_and_asks_for_its_password(tmp_path: Path) -> None:

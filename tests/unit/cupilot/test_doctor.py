@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,3 +46,11 @@ def test_a_process_that_is_down_or_does_no_work_is_named_with_its_log() -> None:
     absent = replace(RUNNING, parts=[part for part in RUNNING.parts if part.name != "webhooks"])
     assert checks(absent)["webhooks"].found == "the stack has no such process"
     assert exit_code(list(found.values())) == 0
+
+
+def test_a_user_without_an_entry_is_told_before_postgres_ends_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4_123_456)
+    check = doctor._identity()
+    assert (check.level, exit_code([check])) == (Level.MISSING, 1)
+    assert "user id 4123456 has no entry in /etc/passwd" in check.found
+    assert "cupilot:x:4123456:" in (check.mend or "")
