@@ -36,6 +36,8 @@ class Service(Protocol):
     name: str
     ready_seconds: float
     """Not ready by then: failed."""
+    recovers: bool
+    """True if :meth:`is_ready` last heard that it recovers from a crash: the time begins anew."""
     stop_seconds: float
     """Not stopped by then: killed."""
 
@@ -89,13 +91,14 @@ class Part:
 
     async def become_ready(self) -> None:
         """Wait until it does its work; raises :class:`StartFailed` with the end of its log."""
-        started = time.monotonic()
+        started = heard = time.monotonic()
         while not await asyncio.to_thread(self.service.is_ready):
-            waited = time.monotonic() - started
-            if self._exit_code() is not None and waited < self.service.recovery_seconds():
+            now = time.monotonic()
+            heard = now if self.service.recovers else heard
+            if self._exit_code() is not None and now - started < self.service.recovery_seconds():
                 await asyncio.sleep(RETRY_SECONDS)
                 self._spawn(gated=False)
-            elif self._exit_code() is not None or waited > self.service.ready_seconds:
+            elif self._exit_code() is not None or now - heard > self.service.ready_seconds:
                 raise self._failure(f"{self.name} did not start")
             await asyncio.sleep(POLL_SECONDS)
         self._change(PartState.READY)

@@ -84,6 +84,7 @@ class Role:
 
     ready_seconds = 90.0
     """2 s on two idle cores; machines that were busy, or compiled every import first, took ten times that."""
+    recovers = False
     stop_seconds = 8.0
     """A step that is cut off is leased out again at the next start: nothing is lost, only repeated."""
 
@@ -109,6 +110,9 @@ class Role:
 
 class Schema(Role):
     """One-shot: schema to head, API key valid."""
+
+    ready_seconds = 3600.0
+    """A migration may rewrite tables and build indexes of everything that there ever was."""
 
     def __init__(self, folder: Folder, settings: dict[str, str]) -> None:
         argv = ["-m", "cupilot.embedded.schema", str(folder.api_key)]

@@ -29,6 +29,10 @@ from cupilot.embedded.process import Command, Process, unprivileged_user
 
 ROLE = "cupilot"
 """Database role and database name."""
+RECOVERY_SECONDS = 3600.0
+"""Limit on the replay of the write-ahead log by a server that nobody can ask how far it is."""
+NOT_YET = "the database system is "
+"""Begins Postgres' refusals of SQLSTATE 57P03 ("... starting up"); psycopg2 has no code of a connection that failed."""
 
 
 class Server(ABC):
@@ -37,6 +41,7 @@ class Server(ABC):
     name: str
     ready_seconds = 30.0
     """Each needs under 2 s on two busy cores."""
+    recovers = False
     stop_seconds = 15.0
 
     def __init__(self, folder: Folder, identity: Identity) -> None:
@@ -123,7 +128,7 @@ class Postgres(Server):
             process.popen.stdin.write(f"ALTER ROLE {ROLE} PASSWORD '{self.password}'\n".encode())
             process.popen.stdin.close()
         try:
-            code = process.popen.wait(self.ready_seconds)
+            code = process.popen.wait(RECOVERY_SECONDS)
         except subprocess.TimeoutExpired:
             code = process.kill()
         if code:
@@ -162,7 +167,7 @@ class Postgres(Server):
         return 10.0 if (self.data / "postmaster.pid").exists() else 0.0
 
     def is_ready(self) -> bool:
-        """Return whether it accepts our role; creates the database at first."""
+        """Return whether it accepts our role; creates the database at first. Replay of its log takes what it takes."""
         import psycopg2
 
         login = f"host=127.0.0.1 port={self.port} user={ROLE} password={self.password} connect_timeout=2"
@@ -174,8 +179,10 @@ class Postgres(Server):
                     if cursor.fetchone() is None:
                         # Copying files needs a checkpoint, 0.1 s and more on a slow disk; the log does not.
                         cursor.execute(f"CREATE DATABASE {ROLE} STRATEGY wal_log")
-        except psycopg2.OperationalError:
+        except psycopg2.OperationalError as error:
+            self.recovers = NOT_YET in str(error)
             return False
+        self.recovers = False
         return True
 
 
@@ -294,14 +301,15 @@ def _start(kind: type[Server], data: Path) -> Running:
     folder = open_folder(data)
     server = kind(folder, Identity.load(folder))
     server.prepare()
-    started = time.monotonic()
+    started = heard = time.monotonic()
     process = Process(server.command(), folder.log(server.name))
     while not server.is_ready():
-        waited = time.monotonic() - started
-        if process.exit_code is not None and waited < server.recovery_seconds():
+        now = time.monotonic()
+        heard = now if server.recovers else heard
+        if process.exit_code is not None and now - started < server.recovery_seconds():
             time.sleep(0.25)
             process = Process(server.command(), folder.log(server.name))
-        elif process.exit_code is not None or waited > server.ready_seconds:
+        elif process.exit_code is not None or now - heard > server.ready_seconds:
             process.kill()
             raise StartFailed(f"{server.name} did not start", hint=process.tail())
         time.sleep(0.02)

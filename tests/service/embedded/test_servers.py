@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pwd
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -21,7 +23,11 @@ import pytest
 import redis
 
 from cupilot.embedded import process, servers
+from cupilot.embedded.folder import Folder, Identity
+from cupilot.embedded.guard import Guard
+from cupilot.embedded.parts import Part
 from cupilot.embedded.process import Command
+from cupilot.embedded.report import PartState
 from cupilot.embedded.servers import Running, start_chroma, start_postgres, start_valkey
 from tests.living import still_running
 
@@ -70,6 +76,49 @@ def test_postgres_starts_where_the_saved_pid_is_another_programs_by_now(tmp_path
     server.stop()
     assert bystander.poll() is None
     bystander.communicate()
+
+
+def _recovering(tmp_path: Path) -> Path:
+    """A cluster that replays its log until it is promoted, and says so to whoever connects."""
+    start_postgres(tmp_path).stop()
+    (tmp_path / "postgres/standby.signal").touch()
+    with (tmp_path / "postgres/postgresql.auto.conf").open("a") as settings:
+        settings.write("hot_standby = off\n")
+    return tmp_path / "postgres"
+
+
+def _promote(cluster: Path) -> None:
+    (cluster / "promote").touch()
+    os.kill(int((cluster / "postmaster.pid").read_text().split()[0]), signal.SIGUSR1)
+
+
+def test_postgres_is_waited_for_while_it_replays_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For backup and restore, and in the stack."""
+    cluster = _recovering(tmp_path)
+    monkeypatch.setattr(servers.Postgres, "ready_seconds", 1.0)
+    with ThreadPoolExecutor() as threads:
+        started = threads.submit(start_postgres, tmp_path)
+        with pytest.raises(TimeoutError):
+            started.result(3)
+        _promote(cluster)
+        started.result(30).stop()
+    (cluster / "standby.signal").touch()
+    folder = Folder(tmp_path)
+    guard = Guard()
+    part = Part(servers.Postgres(folder, Identity.load(folder)), folder.log("postgres"), guard, lambda *_: None)
+
+    async def serve() -> None:
+        await part.start()
+        ready = asyncio.create_task(part.become_ready())
+        await asyncio.sleep(3)
+        assert not ready.done()
+        _promote(cluster)
+        await ready
+        await part.stop()
+
+    asyncio.run(serve())
+    assert part.state is PartState.STOPPED
+    guard.close()
 
 
 def test_postgres_takes_over_from_a_postmaster_that_was_left_running(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from cupilot.domain.problem import Target
 from cupilot.embedded.folder import Folder
 from cupilot.embedded.lifecycle import Options
 from cupilot.embedded.models import MODEL_VARIABLES
-from cupilot.embedded.roles import Api, Cluster, make_workers, without_secrets
+from cupilot.embedded.roles import Api, Cluster, Schema, make_workers, without_secrets
 
 
 def agent_command(folder: Path, model_calls: int | None) -> list[str]:
@@ -55,3 +55,7 @@ def test_the_secret_of_single_sign_on_reaches_the_api_and_nothing_else(
     for worker in workers:
         assert "CUPILOT_OIDC_CLIENT_SECRET" not in worker.command().environment, worker.name
     assert "CUPILOT_OIDC_CLIENT_SECRET" not in without_secrets({"CUPILOT_OIDC_CLIENT_SECRET": "x"})
+
+
+def test_a_migration_of_a_large_database_is_not_cut_off(tmp_path: Path) -> None:
+    assert Schema(Folder(tmp_path), {}).ready_seconds >= 3600
