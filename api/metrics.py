@@ -119,7 +119,7 @@ def _open_work_families(now: OpenWork) -> Iterator[Metric]:
     published = GaugeMetricFamily("cupilot_steps_published", "Steps on their way to a worker", labels=["queue"])
     waiting = GaugeMetricFamily("cupilot_steps_waiting", "Steps in the backlog", labels=["queue"])
     oldest = GaugeMetricFamily(
-        "cupilot_oldest_waiting_step_seconds", "Age of the oldest step in the backlog", labels=["queue"]
+        "cupilot_oldest_waiting_step_seconds", "Age of the oldest step that waits for a worker", labels=["queue"]
     )
     for queue, load in now.queues.items():
         running.add_metric([queue], load.running)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import case, func, literal_column, select
+from sqlalchemy import ColumnElement, case, func, literal_column, select
 from sqlalchemy.orm import Session
 
-from cupilot.domain.states import LlmCallState, StepState, WorkerKind
+from cupilot.domain.states import JobState, LlmCallState, StepState, WorkerKind
 from cupilot.storage.db.tables.jobs import EvaluationRow, Event, Job
 from cupilot.storage.db.tables.models import LlmCall
 from cupilot.storage.db.tables.people import Team
@@ -37,7 +37,7 @@ class QueueNow:
     waiting: int
     """In the backlog."""
     oldest_seconds: float
-    """Age of the oldest step in the backlog; 0 where there is none."""
+    """Age of the oldest queued step that waits for a worker only; 0 where there is none."""
 
 
 @dataclass(frozen=True)
@@ -175,12 +175,22 @@ def _queues(session: Session) -> dict[str, QueueNow]:
             func.count().filter(Step.state == StepState.RUNNING),
             func.count().filter(queued, Step.dispatched_at.is_not(None)),
             func.count().filter(queued, Step.dispatched_at.is_(None)),
-            _age(func.min(ready_at).filter(queued)),
+            _age(func.min(ready_at).filter(queued, _may_go_on())),
         )
+        .join(Job, Job.id == Step.job_id)
         .where(Step.finished_at.is_(None))
         .group_by(Step.queue)
     )
     return {queue: QueueNow(run, out, wait, _seconds(oldest)) for queue, run, out, wait, oldest in rows}
+
+
+def _may_go_on() -> ColumnElement[bool]:
+    """Return the condition on a job that it waits for nobody's word and no quota, as in the chart's query for KEDA.
+
+    That a quota holds it back, the scheduler has written on it.
+    """
+    held = (Job.state == JobState.QUEUED) & func.coalesce(Job.reason, "").in_(["gpu_quota", "running_quota"])
+    return Job.finished_at.is_(None) & Job.cancel_requested_at.is_(None) & (Job.state != JobState.PAUSED) & ~held
 
 
 def _models(session: Session) -> dict[str, ModelCalls]:

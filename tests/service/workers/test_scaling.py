@@ -13,9 +13,11 @@ from cupilot.domain.problem import Target
 from cupilot.domain.states import WorkerKind
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.people import GpuUsage, Team
 from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.jobs.steering import pause_job, resume_job
+from cupilot.storage.operations.metrics import open_work
 from cupilot.storage.people.teams import ensure_team
 from cupilot.storage.queue.cluster import register_worker
 from cupilot.storage.queue.drains import SERVICE, begin_drain, end_drain
@@ -46,6 +48,13 @@ def wanted(rig: Rig, role: str = CARDS) -> int:
     note_missing(rig.database)
     with rig.database.transaction() as session:
         return int(session.execute(text(query(role))).scalar_one())
+
+
+def waits(rig: Rig) -> bool:
+    """Return whether the metric behind CupilotWorkNotTaken shows a step for a card."""
+    note_missing(rig.database)
+    with rig.database.transaction() as session:
+        return open_work(session).queues["gpu.cuda"].oldest_seconds > 0
 
 
 def submit(rig: Rig) -> uuid.UUID:
@@ -112,6 +121,31 @@ def test_a_job_of_a_team_without_gpu_seconds_calls_for_no_pod(rig: Rig) -> None:
     with rig.database.transaction() as session:
         session.add(GpuUsage(job_id=job, team_id=blue, day=func.current_date(), seconds=10.0))
     assert wanted(rig) == 0
+
+
+def test_a_step_that_waits_for_a_word_or_a_quota_is_not_taken_for_neglected(rig: Rig) -> None:
+    job = submit(rig)
+    blue = rig.job(job).team_id
+    assert waits(rig)
+    with rig.database.transaction() as session:
+        pause_job(session, blue, job, "ann")
+    assert not waits(rig)
+    with rig.database.transaction() as session:
+        resume_job(session, blue, job, "ann")
+    assert waits(rig)
+    limit(rig, gpu_seconds=0.0)
+    assert not waits(rig)
+    limit(rig, gpu_seconds=10.0, max_running_jobs=0)
+    assert not waits(rig)
+    limit(rig, max_running_jobs=1)
+    assert waits(rig)
+    with rig.database.transaction() as session:
+        begin_drain(session, SERVICE, "forgotten")
+    assert waits(rig), "somebody has to be told of a drain that was forgotten"
+    with rig.database.transaction() as session:
+        end_drain(session, SERVICE)
+        session.execute(update(Job).values(cancel_requested_at=func.now()))
+    assert not waits(rig)
 
 
 def test_while_the_service_is_drained_only_what_runs_keeps_its_pod(rig: Rig) -> None:
