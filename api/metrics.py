@@ -42,7 +42,8 @@ class _CachedSnapshot(Generic[Found]):
         self._lock = threading.Lock()
         self._found: Found | None = None
         self._tried = float("-inf")
-        self.read_at: float | None = None
+        self.read_at = time.monotonic()
+        """Time of the last answer; of the beginning before there is one, so that an alert can tell that none comes."""
         self.failures = 0
 
     def get(self) -> Found | None:
@@ -75,9 +76,8 @@ class DatabaseCollector:
         sums = self._totals.get()
         if sums is not None:
             yield from _totals_families(sums)
-        if self._open_work.read_at is not None:
-            age = time.monotonic() - self._open_work.read_at
-            yield _gauge("cupilot_snapshot_age_seconds", "Age of what this process last read from the database", age)
+        age = time.monotonic() - self._open_work.read_at
+        yield _gauge("cupilot_snapshot_age_seconds", "Age of what this process last read from the database", age)
         failures = self._open_work.failures + self._totals.failures
         yield CounterMetricFamily("cupilot_snapshot_failures", "Reads of the database that failed", failures)
 

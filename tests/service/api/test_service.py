@@ -204,6 +204,7 @@ def test_metrics_are_guarded(changes: dict[str, str], given: str | None, status:
     assert response.status_code == status
     if status == 200:  # the database is away, and that is what they say
         assert metric_values(response.text)["cupilot_snapshot_failures_total"] == 2
+        assert metric_values(response.text)["cupilot_snapshot_age_seconds"] > 0
 
 
 def metric_values(exposition: str) -> dict[str, float]:
