@@ -60,7 +60,7 @@ def backup(data: Path, dump: Path | None = None) -> Path:
     dump.parent.mkdir(parents=True, exist_ok=True)
     os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
     try:
-        with _database(folder) as (bin_folder, login):
+        with _database(folder, "backup") as (bin_folder, login):
             _run([bin_folder / "pg_dump", "--format=custom", "--no-owner", "--no-privileges", f"--file={part}"], login)
             # A dump that cannot be read is none: decode all of it, not only its table of contents.
             _run([bin_folder / "pg_restore", f"--file={os.devnull}", part], login)
@@ -85,7 +85,7 @@ def restore(data: Path, dump: Path) -> None:
     folder = open_folder(data)
     if running(folder.root) is not None:
         raise AlreadyRunning(f"a stack runs in {folder.root}", hint="restore into a new folder", where="--data")
-    with _database(folder) as (bin_folder, login):
+    with _database(folder, "restore") as (bin_folder, login):
         count = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
         if _run([bin_folder / "psql", "-XAtc", count], login).strip() != "0":
             raise InvalidInput(f"{folder.root} holds data already", hint="restore into a new folder", where="--data")
@@ -94,13 +94,13 @@ def restore(data: Path, dump: Path) -> None:
 
 
 @contextmanager
-def _database(folder: Folder) -> Iterator[tuple[Path, dict[str, str]]]:
+def _database(folder: Folder, purpose: str) -> Iterator[tuple[Path, dict[str, str]]]:
     """Yield the programs of the folder's Postgres and how to log in; start it meanwhile where it does not run."""
     if running(folder.root) is not None:
         postgres = Postgres(folder, Identity.load(folder, in_use=True))
         yield postgres.binaries, _login(postgres)
         return
-    with lock_folder(folder):
+    with lock_folder(folder, purpose):
         started = start_postgres(folder.root)
         try:
             assert isinstance(started.server, Postgres)

@@ -12,7 +12,7 @@ class StartFailed(Unavailable):
 
 
 class AlreadyRunning(Conflict):
-    """Another supervisor holds the data folder."""
+    """Another supervisor, backup or restore holds the data folder."""
 
     code = "stack_already_running"
 

@@ -24,7 +24,7 @@ import psutil
 from cupilot.domain.problem import Target
 from cupilot.embedded.errors import AlreadyRunning, StartFailed
 from cupilot.embedded.folder import Folder, open_folder
-from cupilot.embedded.lookup import DEFAULT_DATA, is_locked, running, supervisor_pid
+from cupilot.embedded.lookup import DEFAULT_DATA, STACK, holder, is_locked, running, supervisor_pid
 from cupilot.embedded.report import Endpoint, OnProgress, PartState, Progress
 from cupilot.embedded.roles import Cluster
 from cupilot.embedded.supervisor import Supervisor
@@ -82,8 +82,12 @@ def up(
 
 
 def down(data: Path = DEFAULT_DATA) -> bool:
-    """Stop the stack of a data folder and wait until all of it is gone; False when none ran."""
+    """Stop the stack of a data folder and wait until all of it is gone; False when none ran.
+
+    Raises :class:`AlreadyRunning` while a backup or a restore works there.
+    """
     folder = Folder(data.expanduser().resolve())
+    _refuse_commands(folder)
     pid = supervisor_pid(folder)
     if pid is None:
         return False
@@ -173,6 +177,7 @@ def _wait_for_other(folder: Folder) -> Endpoint | None:
     """Wait for another supervisor of the folder and return its endpoint; None when there is none, or no longer."""
     deadline = time.monotonic() + OTHERS_START_SECONDS
     while is_locked(folder):
+        _refuse_commands(folder)
         endpoint = running(folder.root)
         if endpoint and Cluster(endpoint.url, folder.api_key).api_is_ready():
             return endpoint
@@ -183,9 +188,20 @@ def _wait_for_other(folder: Folder) -> Endpoint | None:
     return None
 
 
+def _refuse_commands(folder: Folder) -> None:
+    """Raise :class:`AlreadyRunning` where a backup or a restore holds the folder, which is to end by itself."""
+    held = holder(folder)
+    if held and held.purpose != STACK:
+        hint = f"try again when process {held.pid} has ended"
+        raise AlreadyRunning(f"a {held.purpose} runs in this folder", hint=hint, where=str(folder.root))
+
+
 @contextmanager
-def lock_folder(folder: Folder) -> Iterator[None]:
-    """Hold the folder; the kernel lets go of it when this process ends, so a lock is never stale."""
+def lock_folder(folder: Folder, purpose: str = STACK) -> Iterator[None]:
+    """Hold the folder for a purpose (:class:`~cupilot.embedded.lookup.Holder`).
+
+    The kernel lets go of it when this process ends, so a lock is never stale.
+    """
     with folder.lock.open("a+") as file:
         for _ in range(20):  # a look by is_locked holds it for an instant
             try:
@@ -194,10 +210,11 @@ def lock_folder(folder: Folder) -> Iterator[None]:
             except BlockingIOError:
                 time.sleep(0.05)
         else:
+            _refuse_commands(folder)
             hint = "stop it with cupilot down, or name another folder with --data"
             raise AlreadyRunning("another supervisor holds this folder", hint=hint, where=str(folder.root))
         file.truncate(0)
-        file.write(str(os.getpid()))
+        file.write(f"{os.getpid()} {purpose}")
         file.flush()
         yield
 

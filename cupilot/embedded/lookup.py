@@ -10,11 +10,14 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from cupilot.embedded.folder import Folder
 from cupilot.embedded.report import Endpoint, PartState, PartStatus, Status, load_status
 
 DEFAULT_DATA = Path(".cupilot")
+STACK = "stack"
+"""Purpose of a supervisor, which holds the folder for its stack."""
 ENDED = "its process has ended, and the state file was not written since (is the disk full, or the folder read-only?)"
 
 
@@ -23,8 +26,7 @@ def status(data: Path = DEFAULT_DATA) -> Status:
     full disk keeps the file as it was."""
     folder = Folder(data.expanduser().resolve())
     saved = load_status(folder)
-    alive = is_locked(folder)
-    if not alive:  # whatever its last words were
+    if supervisor_pid(folder) is None:  # whatever its last words were
         parts = [replace(part, state=PartState.STOPPED, note="") for part in saved.parts]
         return replace(saved, running=False, ready=False, url=None, parts=parts)
     parts = [part if _is_there(part) else replace(part, state=PartState.RESTARTING, note=ENDED) for part in saved.parts]
@@ -47,13 +49,28 @@ def running(data: Path = DEFAULT_DATA) -> Endpoint | None:
     """Return where the stack of a data folder answers; None unless it runs and is ready."""
     folder = Folder(data.expanduser().resolve())
     with suppress(OSError):
-        if is_locked(folder):
+        if supervisor_pid(folder) is not None:
             return Endpoint(folder.url.read_text().strip(), folder.api_key.read_text().strip())
     return None
 
 
+class Holder(NamedTuple):
+    """The process that holds a data folder, and what for."""
+
+    pid: int
+    purpose: str
+    """:data:`STACK`, or a command that starts the folder's Postgres for itself: ``backup`` or ``restore``."""
+
+
+def holder(folder: Folder) -> Holder | None:
+    """Return who holds the folder; None where nobody does."""
+    words = folder.lock.read_text().split() if is_locked(folder) else []
+    # A supervisor of an earlier release has written its number only.
+    return Holder(int(words[0]), words[1] if words[1:] else STACK) if words else None
+
+
 def is_locked(folder: Folder) -> bool:
-    """Return whether a supervisor holds the folder."""
+    """Return whether a process holds the folder."""
     try:
         with folder.lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -66,5 +83,5 @@ def is_locked(folder: Folder) -> bool:
 
 def supervisor_pid(folder: Folder) -> int | None:
     """Return the process id of the supervisor that holds the folder; None where none does."""
-    pid = folder.lock.read_text() if is_locked(folder) else ""
-    return int(pid) if pid else None
+    held = holder(folder)
+    return held.pid if held and held.purpose == STACK else None
