@@ -182,7 +182,8 @@ def test_an_image_holds_every_package_of_ours_that_its_modules_import(role: str)
 def test_a_service_runs_its_image_as_the_image_would_run_alone(role: str) -> None:
     [command] = STAGES[role].words("CMD")
     alone = [word.strip("[],") for word in command]
-    assert any(service["command"] == alone for service in OURS.values() if service["image"] == f"cupilot-{role}")
+    commands = [service["command"] for service in OURS.values() if service["image"] == f"cupilot-{role}"]
+    assert any(command[: len(alone)] == alone for command in commands)
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -221,6 +222,13 @@ def test_every_secret_must_be_set_and_the_example_names_it() -> None:
     assert used.keys() == example.keys()
     assert {name for name, kind in used.items() if kind == ":?"} == {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
     assert example["POSTGRES_PASSWORD"] == example["REDIS_PASSWORD"] == ""
+
+
+def test_agents_do_several_steps_at_a_time_as_in_the_chart() -> None:
+    chart = yaml.safe_load((ROOT / "deploy/helm/cupilot/values.yaml").read_text())
+    slots = SERVICES["agents"]["command"][-2:]
+    assert slots == ["--concurrency", f"${{CUPILOT_AGENT_SLOTS:-{chart['agents']['concurrency']}}}"]
+    assert f"CUPILOT_AGENT_SLOTS={chart['agents']['concurrency']}\n" in (ROOT / "deploy/env.example").read_text()
 
 
 def test_without_a_profile_no_worker_needs_a_gpu() -> None:
