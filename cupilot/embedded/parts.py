@@ -159,8 +159,9 @@ class Part:
         self._change(PartState.STOPPED, f"killed after {self.service.stop_seconds:.0f} s" if forced else "")
 
     def kill(self) -> None:
-        """End it at once."""
-        self._forget()
+        """End it at once; :meth:`stop`, whether it waits for the end already or comes after it, finds it ended."""
+        if self._process:
+            self._process.kill()
 
     def _spawn(self, *, gated: bool) -> None:
         self._forget()
