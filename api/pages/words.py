@@ -55,16 +55,18 @@ def micros(value: float | None) -> str:
     """Return a time that is given in microseconds, in the unit that suits it."""
     if value is None:
         return NONE
-    scale, unit = next(((scale, unit) for scale, unit in _TIMES if value >= scale), (1.0, "us"))
-    return f"{value / scale:.3g} {unit}" if value / scale < 1_000 else f"{value / scale:,.0f} {unit}"
+    rounded = _rounded(value)
+    scale, unit = next(((scale, unit) for scale, unit in _TIMES if rounded >= scale), (1.0, "us"))
+    return f"{value / scale:.3g} {unit}" if rounded / scale < 1_000 else f"{value / scale:,.0f} {unit}"
 
 
 def seconds(value: float | None) -> str:
     """Return a duration in its two largest units."""
     if value is None:
         return NONE
-    if value < 60:
-        return f"{value:.3g} s" if value >= 1 or not value else f"{value * 1e3:.3g} ms"
+    rounded = _rounded(value)
+    if rounded < 60:
+        return f"{value:.3g} s" if rounded >= 1 or not value else f"{value * 1e3:.3g} ms"
     parts: list[str] = []
     left = round(value)
     for size, unit in _STEPS:
@@ -101,8 +103,14 @@ def money(value: float | None) -> str:
 
 def prefixed(value: float) -> str:
     """Return a large number with its SI prefix, e.g. ``3.35T``."""
-    scale, prefix = next(((scale, prefix) for scale, prefix in _PREFIXES if value >= scale), (1.0, ""))
+    rounded = _rounded(value)
+    scale, prefix = next(((scale, prefix) for scale, prefix in _PREFIXES if rounded >= scale), (1.0, ""))
     return f"{value / scale:.3g}{prefix}"
+
+
+def _rounded(value: float) -> float:
+    """Return a number as it is shown, which decides on its unit: 999.7 us are 1 ms."""
+    return float(f"{value:.3g}")
 
 
 def moment(value: datetime | None) -> str:

@@ -41,7 +41,7 @@ def interval(speedup: Interval) -> str:
 
 def seconds(value: float) -> str:
     """Return a duration, e.g. ``42 s`` or ``3 min 05 s``."""
-    if value < 100:
+    if round(value) < 100:
         return f"{value:.0f} s"
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)

@@ -60,7 +60,15 @@ def test_counts_are_ordered_by_verdict_and_tolerate_new_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0, "0 s"), (99.4, "99 s"), (185, "3 min 05 s"), (3599.6, "1 h 00 min"), (7380, "2 h 03 min")]
+    ("value", "text"),
+    [
+        (0, "0 s"),
+        (99.4, "99 s"),
+        (99.7, "1 min 40 s"),
+        (185, "3 min 05 s"),
+        (3599.6, "1 h 00 min"),
+        (7380, "2 h 03 min"),
+    ],
 )
 def test_durations(value: float, text: str) -> None:
     assert seconds(value) == text
