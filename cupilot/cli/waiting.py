@@ -30,12 +30,19 @@ def waits_for(client: Client, target: Target) -> list[str]:
 
 def tried_again(client: Client, job: JobView) -> list[str]:
     """Return the job's open steps whose last attempt came to nothing, and why."""
+    from cupilot.client import ApiError
+
+    if job.final:
+        return []
+    try:
+        steps = [step for state in ("queued", "running") for step in client.steps(job.id, state=state, limit=200).items]
+    except ApiError:
+        return []
     lines = []
-    for state in () if job.final else ("queued", "running"):
-        for step in client.steps(job.id, state=state, limit=200).items:
-            why = (step.error or {}).get("message") or (step.error or {}).get("reason")
-            if why:
-                lines.append(f"{step.key}, attempt {step.attempt} of {step.max_attempts}: {clean(str(why))}")
+    for step in steps:
+        why = (step.error or {}).get("message") or (step.error or {}).get("reason")
+        if why:
+            lines.append(f"{step.key}, attempt {step.attempt} of {step.max_attempts}: {clean(str(why))}")
     return lines
 
 
