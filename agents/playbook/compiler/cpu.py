@@ -11,7 +11,7 @@ from agents.playbook.compiler.parameters import Pointers, stores
 from agents.playbook.compiler.preludes import prelude, trimmed
 from agents.playbook.compiler.shapes_of_work import CHUNK, chunk_level, is_contiguous
 from agents.playbook.compiler.tensors import Order, Reduce, Scan
-from agents.playbook.compiler.terms import Term, make, substituted, variable
+from agents.playbook.compiler.terms import Term, conjuncts, is_const, make, substituted, variable
 
 LANES = 64
 """Neighbouring outputs that are reduced at the same time where loads are contiguous along them."""
@@ -222,7 +222,13 @@ def _by_lanes(group: Group, reduction: Reduce, accumulator: Accumulator, pointer
     names = [f"r{axis}" for axis in range(len(reduction.extents))]
     lane = f"for (int lane = 0; lane < count; ++lane) {{ const idx i{last} = start + lane;"
     into = "run[lane]" if accumulator.chunked else "total[lane]"
-    body = ["#pragma omp simd", lane, *statements([*lines, accumulator.step(into, value)], 1), "}"]
+    body = [
+        *_skip_zeros(group, reduction, pointers),
+        "#pragma omp simd",
+        lane,
+        *statements([*lines, accumulator.step(into, value)], 1),
+        "}",
+    ]
     each = "for (int lane = 0; lane < count; ++lane)"
     chunk = None
     if accumulator.chunked:
@@ -250,6 +256,31 @@ def _by_lanes(group: Group, reduction: Reduce, accumulator: Accumulator, pointer
     ]
     count = prod(group.shape[:-1]) * tiles
     return [PARALLEL, f"for (long long o = 0; o < {count}; ++o) {{", *statements(inside, 1), "}"]
+
+
+def _skip_zeros(group: Group, reduction: Reduce, pointers: Pointers) -> list[str]:
+    """Return statements that pass over a term of a sum which is zero for all neighbours, as most are of a scatter."""
+    condition = _holds(group.argument)
+    if condition is None or reduction.kind != "sum" or not reduction.extents:
+        return []
+    parts = [part for part in conjuncts(condition) if _stays(part, group.index[-1])]
+    emitter = Emitter({}, pointers.of, "g")
+    texts = emitter.emit(*parts)
+    return [*emitter.lines, f"if (!({' && '.join(texts)})) continue;"] if texts else []
+
+
+def _holds(term: Term | None) -> Term | None:
+    """Return the condition without which a term is zero; None where it has none."""
+    if term is None:
+        return None
+    if term.op == "where" and is_const(term.args[2], 0):
+        return term.args[0]
+    return term.args[-1] if term.op == "load" and len(term.args) > len(term.data.shape) else None
+
+
+def _stays(term: Term, index: Term) -> bool:
+    """Return whether a term is the same for all values of an index."""
+    return substituted([term], {index: variable("other", 1 << 40)})[0] is term
 
 
 def _scan(group: Group, scan: Scan, pointers: Pointers) -> list[str]:

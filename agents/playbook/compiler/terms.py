@@ -201,6 +201,13 @@ def both(*conditions: Term) -> Term:
     return result
 
 
+def conjuncts(condition: Term) -> list[Term]:
+    """Return the conditions that :func:`both` has joined to this one."""
+    if condition.op != "and" or condition.dtype != BOOL:
+        return [condition]
+    return [part for arg in condition.args for part in conjuncts(arg)]
+
+
 def within(index: Term, low: int, high: int) -> Term:
     """Return the condition ``low <= index < high``."""
     return both(compare("ge", index, number(low)), compare("lt", index, number(high)))

@@ -109,6 +109,20 @@ def test_cuda_launches_compute_the_reference_when_emulated(name: str, builds: Pa
     compare_all(results, case)
 
 
+def test_terms_of_a_sum_that_are_zero_for_all_neighbours_are_passed_over(builds: Path) -> None:
+    """Messages over the edges of a graph: most edges do not end at a node."""
+    inputs = {"x": torch.randn(6, 16), "edges": torch.randint(0, 6, (2, 40)), "weight": torch.rand(40)}
+
+    def messages(x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(6, 16, dtype=x.dtype).index_add(0, edges[1], weight.unsqueeze(1) * x[edges[0]])
+
+    facts, _ = trace(messages, inputs)
+    source, plan = rendered(facts, Target.CPU)
+    assert ")) continue;" in source
+    results = run_cpu(Kernel(target=Target.CPU, source=source, plan=plan), facts, inputs, builds)
+    compare_all(results, Case(messages, inputs))
+
+
 TILED = ["conv2d_tiled", "conv1d_tiled", "conv_transpose2d_tiled", "attention_tiled", "linear_relu"]
 
 
