@@ -113,16 +113,16 @@ class _Record(BaseModel):
 class Builder:
     """Builds for one target, with one cache folder."""
 
-    def __init__(self, toolchain: Toolchain, sandbox: Sandbox, folder: Path, arch: str) -> None:
+    def __init__(self, toolchain: Toolchain, sandbox: Sandbox, folder: Path, built_for: str) -> None:
         self._toolchain = toolchain
         self.sandbox = sandbox
         self._folder = folder
-        self._arch = arch
+        self._built_for = built_for
         folder.mkdir(parents=True, exist_ok=True)
 
     def within(self, sandbox: Sandbox) -> Builder:
         """Return the same builder, with the same cache, whose compilers run in another sandbox."""
-        return Builder(self._toolchain, sandbox, self._folder, self._arch)
+        return Builder(self._toolchain, sandbox, self._folder, self._built_for)
 
     def build_kernel(self, kernel: Kernel, facts: ProblemFacts, *, cores: tuple[int, ...] | None = None) -> BuiltKernel:
         """Build a kernel for a problem and hold it to the policy; raises InvalidPlan where the two do not fit."""
@@ -140,7 +140,7 @@ class Builder:
         ``cores`` are those that a compiler may run on, by default all.
         """
         tools = self._toolchain
-        key = digest([source, header, tools.compiler, list(tools.flags), tools.suffix, self._arch])
+        key = digest([source, header, tools.compiler, list(tools.flags), tools.suffix, self._built_for])
         place = self._folder / key[:2] / key
         with _locked(place.with_suffix(".lock")):
             cached = self._read(place)
@@ -254,9 +254,13 @@ def held_back(done: Finished) -> bool:
     return done.code == -signal.SIGKILL or (done.code != 0 and _KILLED.search(done.stderr) is not None)
 
 
+_NO_SANDBOX = re.compile(r"bwrap: (?!.*:\d+:)[^\n]*\n?\Z")
+"""All that bubblewrap says before it gives up. A source can take its name (``#line``), but its errors have a line."""
+
+
 def not_started(done: Finished) -> bool:
-    """Return whether the sandbox itself failed, which speaks before the tool could."""
-    return done.code != 0 and done.stderr.startswith("bwrap: ")
+    """Return whether the sandbox itself failed, so that the tool never ran."""
+    return done.code != 0 and _NO_SANDBOX.match(done.stderr) is not None
 
 
 _ROOM = "run fewer workers on this machine, or give it more memory and cores"

@@ -31,7 +31,11 @@ def add_commands(roles: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     drain.add_argument(
         "--wait", type=float, metavar="SECONDS", help="until nothing runs any more; exit 3 if not by then"
     )
-    drain.add_argument("--until-restart", action="store_true", help="a worker of this name that starts is not drained")
+    drain.add_argument(
+        "--until-restart",
+        action="store_true",
+        help="end the drain when a worker of this name starts; one that is there already stays as it is",
+    )
     resume = roles.add_parser("resume", help="end a drain")
     resume.add_argument("worker", nargs="?", default=SERVICE, help="the whole service where none is named")
     roles.add_parser("drains", help="what is drained, as JSON lines")

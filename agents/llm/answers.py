@@ -24,7 +24,8 @@ from cupilot.domain.technique import Catalogue
 M = TypeVar("M", bound=BaseModel)
 
 _FENCE = re.compile(r"```[ \t]*([A-Za-z+#]*)[^\n]*\n(.*?)```", re.DOTALL)
-_LAST_COMMA = re.compile(r",(?=\s*[}\]])")
+_LAST_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)
+"""A string, or a comma before a closing bracket."""
 _CODE = {Target.CUDA: ("cuda", "cu", "cpp", "c++", "c"), Target.CPU: ("cpp", "c++", "c", "cc")}
 
 
@@ -58,7 +59,7 @@ def _loaded(text: str) -> Any:
     try:
         return json.loads(text, strict=False)
     except json.JSONDecodeError:
-        return json.loads(_LAST_COMMA.sub("", text), strict=False)
+        return json.loads(_LAST_COMMA.sub(lambda found: found[1] or "", text), strict=False)
 
 
 def checked(model: type[M], value: Any) -> M:

@@ -25,6 +25,7 @@ from cupilot.reports.champion import summary
 from cupilot.reports.figures import FigureName
 from cupilot.reports.figures import figure as drawing
 from cupilot.schemas import ExperimentRequest, PoolStatistics, ProblemInput, TechniqueStatistics
+from cupilot.schemas.experiments import MAX_SEEDS
 from cupilot.storage.experiments import views as experiments
 from cupilot.storage.experiments.experiments import cancel_experiment
 from cupilot.storage.experiments.report import experiment_report
@@ -42,8 +43,6 @@ from cupilot.storage.queue.drains import drains
 ROWS = 50
 BOARDS = 200
 POLL_SECONDS = 5
-MOST_SEEDS = 100
-"""Seeds of an experiment, as in :class:`cupilot.schemas.ExperimentRequest`."""
 
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
 
@@ -159,8 +158,8 @@ def _matrix(fields: Form) -> ExperimentRequest:
     if switch and switch not in switches:
         raise InvalidInput(f"{switch[:50]!r} is no switch", hint=f"one of {', '.join(switches)}", where="switch")
     seeds = fields.given(seeds=int).get("seeds", 3)
-    if not 1 <= seeds <= MOST_SEEDS:  # before that many are listed
-        raise InvalidInput(f"an experiment has 1 to {MOST_SEEDS} seeds", where="seeds")
+    if not 1 <= seeds <= MAX_SEEDS:  # before that many are listed
+        raise InvalidInput(f"an experiment has 1 to {MAX_SEEDS} seeds", where="seeds")
     return ExperimentRequest(
         name=fields.text("name") or "experiment",
         target=fields.given(target=Target).get("target", Target.CUDA),

@@ -59,7 +59,11 @@ def pause(session: Transaction, caller: Member, job: UUID) -> JobView:
 
 @router.post("/jobs/{job}/resume", summary="Resume a job", responses=errors(401, 403, 404, 409))
 def resume(session: Transaction, caller: Member, job: UUID) -> JobView:
-    """Resume the job where it stopped; the pause does not count as wall time. Harmless for a job not paused."""
+    """Resume the job where it stopped; the pause does not count as wall time. Harmless for a job not paused.
+
+    Refused with `quota_exceeded` where the team may not run another job now, or queue one that was paused before it
+    began.
+    """
     steering.resume_job(session, caller.team_id, job, caller.user)
     return job_view(session, caller.team_id, job)
 
@@ -76,7 +80,8 @@ def retry(
 ) -> JobView:
     """Make a new job from the best kernels of one that failed, was cancelled or ran out of budget.
 
-    It has budgets of its own, keeps the bans, and refers to the ended job as `retry_of`. The ended job stays as it is.
+    It has budgets of its own, keeps the bans and the injections that had not begun, and refers to the ended job as
+    `retry_of`. The ended job stays as it is.
     """
     new = continuing.retry(session, caller, job, request or RetryRequest(), idempotency_key)
     return _accepted(session, caller.team_id, response, *new)

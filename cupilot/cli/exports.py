@@ -12,9 +12,6 @@ from cupilot.cli.files import write_export
 from cupilot.cli.options import Data, JobId, Json, Server
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean
-from cupilot.domain.errors import InvalidInput
-
-FORMS = ("torch", "kernelbench", "cupy", "bundle")
 
 
 def export(
@@ -55,8 +52,6 @@ def export(
             for offer in offers.items:
                 typer.echo(f"  {offer.format:<12} {clean(offer.refused) if offer.refused else 'available'}")
             return
-        if form not in FORMS:
-            raise InvalidInput(f"{form!r} is not a form", hint=f"one of {', '.join(FORMS)}", where="--format")
         folder, files = write_export(client.export(chosen, form, candidate), chosen, out)
         if as_json:
             typer.echo(json.dumps({"folder": str(folder), "files": files}, indent=2))

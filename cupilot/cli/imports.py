@@ -29,7 +29,7 @@ FP32 = NumericsPolicy.FP32
 
 
 def judge(
-    problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="A file, - for the standard input, or a built-in.")],
+    problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="A file, -, a built-in, or an id of problems.")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A ModelNew file, or a torch extension.")],
     *,
     target: Annotated[

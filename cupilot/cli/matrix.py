@@ -12,12 +12,12 @@ from pydantic import ValidationError
 
 from cupilot.cli.labels import parse_labels
 from cupilot.cli.problems import resolve
+from cupilot.domain import problems as builtin
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.problem import NumericsPolicy
 from cupilot.schemas import ExperimentRequest, ProblemInput
+from cupilot.schemas.experiments import MAX_SEEDS
 
-MAX_SEEDS = 100
-"""Of an experiment, as the service takes them."""
 _WORDS = {"on": True, "true": True, "off": False, "false": False}
 
 
@@ -56,7 +56,7 @@ def changed(problem: Any, policy: NumericsPolicy | None, size: str | None) -> An
     """Return a problem of a request under the policy, and a built-in one in the size, where these are given."""
     if not isinstance(problem, dict):
         return problem
-    sized = {"size": size} if size is not None and "id" in problem else {}
+    sized = {"size": size} if size is not None and builtin.is_name(str(problem.get("id"))) else {}
     return problem | ({"policy": policy.value} if policy is not None else {}) | sized
 
 

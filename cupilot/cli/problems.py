@@ -1,4 +1,4 @@
-"""Resolve the problem that the user names: a file, the standard input, or a built-in."""
+"""Resolve the problem that the user names: a file, the standard input, a built-in, or one of the team's by its id."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ BAR_CHARACTERS = 40
 
 
 def show_job(job: JobView, waits_for: Sequence[str] = (), tried_again: Sequence[str] = ()) -> None:
-    """Print a job in some lines, with what it waits for beside its place in the queue, and steps that failed so far."""
+    """Print a job in some lines, with what it waits for beside its place in the queue, and the steps tried again."""
     lines = [
         ("job", str(job.id)),
         ("problem", f"{job.problem.name} on {job.target.value}, policy {job.problem.policy.value}"),

@@ -35,7 +35,7 @@ _SWITCHES = {"pool": "pool", "alignment": "alignment", "roofline": "roofline_gui
 class JobOptions:
     """Options of a submission, as the user gave them."""
 
-    problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="A file, - for the standard input, or a built-in.")]
+    problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="A file, -, a built-in, or an id of problems.")]
     target: Annotated[
         str, typer.Option(metavar="auto|cuda|cpu", help="What to run on; auto is cuda where the service has it.")
     ] = "auto"

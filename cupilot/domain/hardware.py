@@ -22,7 +22,7 @@ class Device(Value):
     """Streaming multiprocessors, or cores that may be used."""
     memory_bytes: int
     cache_bytes: int
-    """Last-level cache: L2 of a GPU, L3 (or L2) of a CPU."""
+    """Last-level cache: L2 of a GPU; L3 (or L2) of a CPU, of all the processors that may be used together."""
     shared_bytes_per_block: int = 0
     registers_per_unit: int = 0
     threads_per_unit: int = 0

@@ -17,7 +17,7 @@ from cupilot.storage.jobs.steering import add_injection
 LABEL = "champion"
 """Label of a job that judges one: the kernel's hash."""
 PAYLOAD = "champion"
-"""Key, in the payload of the first step, of the kernel's hash: only what is injected is measured."""
+"""Key of the kernel's hash in the first step's payload. Where it is there, only what was injected is measured."""
 
 
 def judge(session: Session, caller: Caller, kernel: str, idempotency_key: str | None) -> tuple[Job, bool]:

@@ -261,14 +261,14 @@ def _claim(comparison: ComparisonReport, adjusted: float) -> str:
     """Return what may be said.
 
     An interval that excludes 1, and a probability that holds beside the other comparisons. Both are of the pairs in
-    which both sides have a kernel: a side that is faster there and has fewer kernels is not called faster.
+    which both sides have a kernel: a side that does not also win more pairs, all counted, is not called faster.
     """
     if comparison.interval is None:
         return "too few pairs to say"
     if adjusted <= 1 - CONFIDENCE and comparison.interval.low > 1:
-        return "faster" if comparison.wins > comparison.losses else "faster where both have a kernel; has fewer"
+        return "faster" if comparison.wins > comparison.losses else "faster in ratio; wins no more pairs than it loses"
     if adjusted <= 1 - CONFIDENCE and comparison.interval.high < 1:
-        return "slower" if comparison.losses > comparison.wins else "slower where both have a kernel; has more"
+        return "slower" if comparison.losses > comparison.wins else "slower in ratio; loses no more pairs than it wins"
     return "no difference shown"
 
 

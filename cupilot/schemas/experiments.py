@@ -18,6 +18,8 @@ from cupilot.schemas.base import Request, Response, open_enum
 from cupilot.schemas.jobs import JobSummary, Label, LabelValue, ProblemInput
 
 ExperimentStateText = Annotated[str, open_enum(ExperimentState)]
+MAX_SEEDS = 100
+"""Of an experiment."""
 ArmName = Annotated[str, StringConstraints(min_length=1, max_length=100)]
 SwitchValues = Annotated[list[JsonValue], Field(min_length=1, max_length=8)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
@@ -39,7 +41,7 @@ class ExperimentRequest(Request):
     name: ArmName
     target: Target
     problems: Annotated[list[ProblemInput], Field(min_length=1, max_length=100)]
-    seeds: Annotated[list[Seed], Field(min_length=1, max_length=100)]
+    seeds: Annotated[list[Seed], Field(min_length=1, max_length=MAX_SEEDS)]
     method: dict[str, JsonValue] = {"name": "sce"}
     """The method that the arms start from, as in `POST /v1/jobs`."""
     agents: AgentKind = AgentKind.PLAYBOOK
@@ -242,8 +244,8 @@ class ComparisonReport(Response):
     """Holm's, of the signed-rank test, over all comparisons of this kind."""
     too_few: bool
     claim: str
-    """`faster`, `slower`, `no difference shown`, or `too few pairs to say`. Where jobs without a kernel say the
-    opposite, `faster where both have a kernel; has fewer` or `slower where both have a kernel; has more`."""
+    """`faster`, `slower`, `no difference shown`, or `too few pairs to say`. Where the pairs won and lost do not say the
+    same, `faster in ratio; wins no more pairs than it loses` or `slower in ratio; loses no more pairs than it wins`."""
 
 
 class ConvergencePoint(Response):

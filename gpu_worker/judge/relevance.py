@@ -38,7 +38,7 @@ class Relevance:
     observed: Mapping[str, int] = field(default_factory=dict)
     """Bytes of each tensor that the graph reads in part only, as they were seen to be read: every element once."""
     needless: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of tensors, whole by the graph, that lie in parts which move no output."""
+    """Bytes, of those that are read, that lie in parts which move no output."""
     notes: tuple[str, ...] = ()
 
 
@@ -102,7 +102,7 @@ def relevance(
         reads = reference.reads(inputs, claimed)
         whole.extend(_refuted(trial, reads))
         observed |= {name: nonzeros(read) * inputs[_place(named, name)].element_size() for name, read in reads.items()}
-        for name, words, count in _irrelevant(trial, unclaimed):
+        for name, words, count in _irrelevant(trial, unclaimed, reads):
             needless[name] = count
             notes.append(f"changing {words} of {name} moves no output: the roofline bound leaves {count} bytes out")
     except (RuntimeError, MemoryError, UnusableReference) as error:
@@ -124,11 +124,14 @@ def _place(specs: Sequence[TensorSpec], name: str) -> int:
     return next(place for place, spec in enumerate(specs) if spec.name == name)
 
 
-def _irrelevant(trial: _Trial, places: Sequence[int]) -> Iterator[tuple[str, str, int]]:
+def _irrelevant(
+    trial: _Trial, places: Sequence[int], reads: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[str, str, int]]:
     """Yield name, irrelevant part in words, and bytes, of each tensor that has such a part, while there is time.
 
     Parts count together where they move nothing together, else the largest of them alone: of two copies of a value
-    that the reference compares, for example, neither matters where the other is right.
+    that the reference compares, for example, neither matters where the other is right. Of a tensor that is read in
+    part, what is not read is left out already, and not counted here.
     """
     end = time.monotonic() + LOOK_SECONDS
     for place in places:
@@ -146,7 +149,9 @@ def _irrelevant(trial: _Trial, places: Sequence[int]) -> Iterator[tuple[str, str
         words, part = " and ".join(words for words, _ in still), torch.stack([part for _, part in still]).any(0)
         if len(still) > 1 and trial.moves(place, part):
             words, part = max(still, key=lambda words_and_part: nonzeros(words_and_part[1]))
-        yield trial.specs[place].name, words, nonzeros(part) * tensor.element_size()
+        name = trial.specs[place].name
+        if count := nonzeros(part & reads[name] if name in reads else part):
+            yield name, words, count * tensor.element_size()
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

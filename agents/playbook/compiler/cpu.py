@@ -222,13 +222,8 @@ def _by_lanes(group: Group, reduction: Reduce, accumulator: Accumulator, pointer
     names = [f"r{axis}" for axis in range(len(reduction.extents))]
     lane = f"for (int lane = 0; lane < count; ++lane) {{ const idx i{last} = start + lane;"
     into = "run[lane]" if accumulator.chunked else "total[lane]"
-    body = [
-        *_skip_zeros(group, reduction, pointers),
-        "#pragma omp simd",
-        lane,
-        *statements([*lines, accumulator.step(into, value)], 1),
-        "}",
-    ]
+    steps = statements([*lines, accumulator.step(into, value)], 1)
+    body = [*_skip_zeros(group, reduction, pointers), "#pragma omp simd", lane, *steps, "}"]
     each = "for (int lane = 0; lane < count; ++lane)"
     chunk = None
     if accumulator.chunked:

@@ -14,7 +14,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from cupilot.domain.errors import NotFound
+from cupilot.domain.errors import InvalidInput, NotFound
 from cupilot.domain.states import StepState
 from cupilot.storage.db.changes import note
 from cupilot.storage.db.engine import notify
@@ -37,11 +37,15 @@ class DrainView:
 
 
 def begin_drain(session: Session, scope: str, reason: str, *, until_restart: bool = False) -> None:
-    """Drain a worker or the service; again changes the reason only.
+    """Drain a worker or the service; again changes the reason, and makes a drain until a restart one without end.
 
     ``until_restart`` is for a worker that is about to end: its drain ends when one of its name registers, and a drain
-    that is there already stays as it is. Raises :class:`NotFound` for an unknown worker.
+    that is there already stays as it is; raises :class:`InvalidInput` for it of the service. Raises :class:`NotFound`
+    for an unknown worker.
     """
+    if scope == SERVICE and until_restart:
+        hint = "name a worker, or leave --until-restart out"
+        raise InvalidInput("the service does not start again as one", hint=hint)
     if scope != SERVICE and session.get(WorkerRow, scope) is None:
         raise NotFound(f"no worker is called {scope}", hint="GET /v1/cluster names them all")
     known = session.scalar(select(Drain.reason).where(Drain.scope == scope))

@@ -140,7 +140,7 @@ def test_no_kernel_is_a_loss_but_no_ratio() -> None:
 
 @pytest.mark.parametrize(
     ("speed", "claimed"),
-    [(1.3, "faster where both have a kernel; has fewer"), (0.7, "slower")],
+    [(1.3, "faster in ratio; wins no more pairs than it loses"), (0.7, "slower")],
 )
 def test_an_arm_with_fewer_kernels_is_not_called_faster(speed: float, claimed: str) -> None:
     of = arms()
@@ -148,7 +148,7 @@ def test_an_arm_with_fewer_kernels_is_not_called_faster(speed: float, claimed: s
     rows += [outcome(of[1].name, "gelu", seed, speed if seed < 8 else None) for seed in range(30)]
     (comparison,) = summarise(view(of, 30), rows).comparisons
     assert comparison.claim == claimed
-    swapped = ["slower where both have a kernel; has more", "faster"][speed < 1]
+    swapped = ["slower in ratio; loses no more pairs than it wins", "faster"][speed < 1]
     rows = [row.model_copy(update={"arm": of[row.arm == of[0].name].name}) for row in rows]
     assert summarise(view(of, 30), rows).comparisons[0].claim == swapped
 

@@ -203,6 +203,12 @@ def test_what_a_source_prints_is_not_what_the_machine_did(tmp_path: Path, source
     assert made.failure is None or made.failure.kind is FailureKind.COMPILE_ERROR
 
 
+def test_a_source_that_calls_itself_the_sandbox_is_at_fault(builder: Builder) -> None:
+    failure = builder.build('#line 1 "bwrap: no"\n#error x\n', HEADER).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.COMPILE_ERROR, failure
+
+
 def test_a_source_that_makes_its_compiler_wait_is_at_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "COMPILE_SECONDS", 1.0)
     monkeypatch.setattr(build, "BUSY", 1.0)

@@ -39,6 +39,7 @@ def test_the_object_that_an_answer_ends_with_is_read(text: str) -> None:
 
 def test_a_comma_in_a_string_stays() -> None:
     assert answers.json_object('{"text": "[a,]"}') == {"text": "[a,]"}
+    assert answers.json_object('{"text": "a\\", ]", "list": [1,],}') == {"text": 'a", ]', "list": [1]}
 
 
 def test_what_is_no_object_is_refused() -> None:
