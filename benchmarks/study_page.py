@@ -1,40 +1,62 @@
-"""Writes ``docs/study.md`` from the study's record: ``python -m benchmarks.study_page --write``.
+"""Writes ``docs/study.md`` from the studies' records: ``python -m benchmarks.study_page --write``.
 
-Reads ``benchmarks/results/study_cpu.json``, which ``benchmarks.study`` wrote. The page's figure is drawn beside it, as
-``docs/study.svg``. Without ``--write`` it prints the page, and ends with status 1 where the file differs.
+Reads ``study_cpu.json`` and ``study_parts_cpu.json`` in ``benchmarks/results``, which ``benchmarks.study`` wrote. The
+page's figures are drawn beside it, as ``docs/study.svg`` and ``docs/study_parts.svg``. Without ``--write`` it prints
+the page, and ends with status 1 where the file differs.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks import pages, records
+from benchmarks.study import MATRICES
 from cupilot.domain.evaluation import Interval
 from cupilot.reports.canvas import Format
 from cupilot.reports.figures import FigureName, figure
 from cupilot.schemas import ArmReport, CellReport, ComparisonReport, ExperimentReport
 
 PAGE = Path(__file__).parents[1] / "docs/study.md"
-FIGURE = PAGE.with_suffix(".svg")
 
 _HEAD = """# The study
 
 With this page you can see what crossing strategies was worth against crossing code, and against asking the same model
-again and again; and what so few runs can and cannot show.
+again and again; what the pool of earlier runs and roofline guidance were worth; and what so few runs can and cannot
+show.
 
-All agents were played by {model}. Each arm got the same
-{problems} problems at small size on a CPU ({device}), one job each, by [an experiment](experiments.md)
-on {begun} (`{command}`, [record](../benchmarks/results/study_cpu.json)). All
-{answers} prompts and answers, with every kernel, are in [an archive](../benchmarks/results/study_cpu.tar.xz).
+All agents were played by {model}.
+Each arm got the same problems at small size on a CPU, one job each and as many kernels a job as the others, by
+[experiments](experiments.md). Each job's best was measured again in fresh processes; speedups are those. Alignment was
+off, since it costs a call a kernel.
+"""
+
+_CROSSOVER = """
+## Crossover of strategies, of code, and best of n
 
 - *strategies* is the method `sce`: three first kernels, each from a strategy, then a child of two parents' strategies.
 - *code* is the same with crossover of code: the child is written from the two parents' sources.
 - *best of n* asks for six kernels from nothing, and keeps the best (`eoh` with one generation).
 
-The arms are matched by what they may spend, {budget} kernels a job; with two elites of three, the first two made at
-most {few}. Alignment was off, since it costs a call a kernel, and the strategy pool was empty. Each job's best was
-measured again in fresh processes; speedups are those.
+Each might make {budget} kernels a job; with two elites of three, the first two made at most {few}. The pool was empty.
+"""
+
+_PARTS = """
+## The pool, roofline guidance, and best of n
+
+- *strategies* is `sce` with three first kernels and one elite, so two children; its pool holds what the study above
+  taught.
+- *without the pool* and *without roofline guidance* are the same without the one or the other.
+- *best of n* asks for five kernels from nothing.
+
+Each made at most {budget} kernels a job. The problems are others than above, of the same families.
+"""
+
+_SOURCE = """
+{problems} problems on {begun}, on {device}:
+`{command}`, [record](../benchmarks/results/{record}.json).{cut}
+All {answers} prompts and answers, with every kernel, are in [an archive](../benchmarks/results/{record}.tar.xz).
 """
 
 _ARMS = """
@@ -52,57 +74,96 @@ _CELLS = """
 |---|{rules}|
 """
 
+_FIGURE = """
+![Speedups of each arm on each problem]({matrix}.svg)
+"""
+
 _TAIL = """
-![Speedups of each arm on each problem](study.svg)
+## What they show
 
-## What it shows
+{findings}
+- **The model made few mistakes that the judge found**: {valid} of {judged} kernels count. Hardly anything had to be
+  repaired, so these problems cannot tell a crossover that keeps kernels right from one that breaks them.
 
-- **No difference between the arms.** Both intervals contain 1. Whether crossing strategies is worth 1.15 over
-  best of n, which is a goal of this project, is neither shown nor excluded.
-- **A child was measured faster than its job's first kernels** in {children} jobs with crossover, before the best were
-  measured again: not in all of them is it the kernel that the job gave. With three parents and one child there is
-  little to cross.
-- **The model made no mistake that the judge found**: {valid} of {judged} kernels count. Nothing had to be repaired, so
-  these problems cannot tell a crossover that keeps kernels right from one that breaks them.
-
-## What it cannot show
+## What they cannot show
 
 One seed a problem, one model, and small problems on two cores, where the interval of a single kernel is wide. The
 answers are not independent: a conversation with the model answered prompts of several arms in turn and could remember
-the ones before, which makes arms more alike than separate calls would. Whether roofline guidance, the pool or alignment
-help was not tried; an arm of eight jobs takes {minutes:.0f} minutes of measuring here. Longer searches, in which
-children have better parents, may come out otherwise.
+the ones before, which makes arms more alike than separate calls would. In the second study some had seen measured
+kernels of another arm before they wrote first ones, and varied repeated prompts of best of n on purpose. Whether
+alignment helps, and the agentic method, were not tried; an arm takes up to {minutes:.0f} minutes of measuring here.
+Longer searches, in which children have better parents, may come out otherwise.
 """
+
+_ORDER = ("first", "second")
+_INTRODUCTIONS = dict(zip(MATRICES, (_CROSSOVER, _PARTS), strict=True))
 
 
 def page() -> str:
     """Return the text of the page."""
-    record = records.read("study_cpu")
-    report = ExperimentReport.model_validate(record["report"])
-    outcomes = report.outcomes
-    judged = {arm.arm: max(row.judged for row in outcomes if row.arm == arm.arm) for arm in report.arms}
-    head = _HEAD.format(
-        model=record["model"],
-        problems=len(report.experiment.problems),
-        device=outcomes[0].device,
+    whole = {matrix: records.read(f"{matrix}_cpu") for matrix in MATRICES}
+    head = _HEAD.format(model=whole[MATRICES[0]]["model"])
+    return head + "".join(_study(matrix, record) for matrix, record in whole.items()) + _tail(list(whole.values()))
+
+
+def report_of(record: dict[str, Any]) -> ExperimentReport:
+    """Return the report that a record holds."""
+    return ExperimentReport.model_validate(record["report"])
+
+
+def problems_of(report: ExperimentReport) -> list[str]:
+    """Return the problems that every arm has ended a job on."""
+    ended = {cell.problem for cell in report.cells if cell.jobs}
+    return [problem for problem in report.experiment.problems if problem in ended]
+
+
+def _cut(report: ExperimentReport) -> str:
+    cut = [problem for problem in report.experiment.problems if problem not in problems_of(report)]
+    return f"\nThe matrix has more, which were cancelled for want of time: {', '.join(cut)}." if cut else ""
+
+
+def _study(matrix: str, record: dict[str, Any]) -> str:
+    report = report_of(record)
+    judged = {arm.arm: max(row.judged for row in report.outcomes if row.arm == arm.arm) for arm in report.arms}
+    source = _SOURCE.format(
+        problems=len(problems_of(report)),
+        cut=_cut(report),
+        device=report.outcomes[0].device,
         command=record["command"],
         begun=record["begun"][:10],
         answers=record["answers"],
-        few=min(judged.values()),
-        budget=max(judged.values()),
+        record=f"{matrix}_cpu",
     )
-    return head + arms(report) + comparisons(report) + cells(report) + _tail(report)
+    introduction = _INTRODUCTIONS[matrix].format(few=min(judged.values()), budget=max(judged.values()))
+    tables = arms(report) + comparisons(report) + cells(report)
+    return introduction + source + tables + _FIGURE.format(matrix=matrix)
 
 
-def _tail(report: ExperimentReport) -> str:
+def _tail(whole: list[dict[str, Any]]) -> str:
+    reports = [report_of(record) for record in whole]
+    return _TAIL.format(
+        findings="\n".join(
+            finding for name, report in zip(_ORDER, reports, strict=True) for finding in _findings(name, report)
+        ),
+        valid=sum(row.valid for report in reports for row in report.outcomes),
+        judged=sum(row.judged for report in reports for row in report.outcomes),
+        minutes=max(arm.gpu_seconds for report in reports for arm in report.arms) / 60,
+    )
+
+
+def _findings(name: str, report: ExperimentReport) -> list[str]:
+    lines = []
+    for row in report.comparisons:
+        ratio = "too few pairs" if row.ratio is None else f"{row.ratio:.2f} times{_between(row.interval, '.2f')}"
+        lines.append(f"- **{row.subject[0].upper()}{row.subject[1:]} against {row.reference}**: {ratio}, {row.claim}.")
     crossed = [[best or 0.0 for best in row.best_by_generation] for row in report.outcomes]
     crossed = [best for best in crossed if len(best) > 1]
-    return _TAIL.format(
-        children=f"{sum(best[-1] > best[0] for best in crossed)} of {len(crossed)}",
-        valid=sum(row.valid for row in report.outcomes),
-        judged=sum(row.judged for row in report.outcomes),
-        minutes=max(arm.gpu_seconds for arm in report.arms) / 60,
-    )
+    ahead = sum(best[-1] > best[0] for best in crossed)
+    lines += [
+        f"- **A child was measured faster than its job's first kernels** in {ahead} of {len(crossed)} jobs with",
+        f"  crossover of the {name} study, before the best were measured again.",
+    ]
+    return lines
 
 
 def arms(report: ExperimentReport) -> str:
@@ -139,7 +200,7 @@ def cells(report: ExperimentReport) -> str:
     found = {(cell.problem, cell.arm): cell for cell in report.cells}
     rows = [
         f"| {problem} | " + " | ".join(_cell(found[problem, name]) for name in names) + " |\n"
-        for problem in report.experiment.problems
+        for problem in problems_of(report)
     ]
     return _CELLS.format(arms=" | ".join(names), rules="|".join("---" for _ in names)) + "".join(rows)
 
@@ -153,11 +214,12 @@ def _between(interval: Interval | None, form: str = ".0%") -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print or write the page; the figure is written with it."""
+    """Print or write the page; the figures are written with it."""
     status = pages.main("study_page", (__doc__ or "").splitlines()[0], PAGE, page, arguments)
     if "--write" in (arguments if arguments is not None else sys.argv[1:]):
-        report = ExperimentReport.model_validate(records.read("study_cpu")["report"])
-        FIGURE.write_bytes(figure(report, FigureName.SPEEDUPS, Format.SVG))
+        for matrix in MATRICES:
+            drawn = figure(report_of(records.read(f"{matrix}_cpu")), FigureName.SPEEDUPS, Format.SVG)
+            PAGE.with_name(f"{matrix}.svg").write_bytes(drawn)
     return status
 
 
