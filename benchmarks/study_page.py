@@ -27,9 +27,9 @@ again and again; what the pool of earlier runs and roofline guidance were worth;
 show.
 
 All agents were played by {model}.
-Each arm got the same problems at small size on a CPU, one job each and as many kernels a job as the others, by
-[experiments](experiments.md). Each job's best was measured again in fresh processes; speedups are those. Alignment was
-off, since it costs a call a kernel.
+Each arm got the same problems at small size on a CPU, one job each, in which it might make as many kernels as the
+others, by [experiments](experiments.md). Each job's best was measured again in fresh processes; speedups are those.
+Alignment was off, since it costs a call a kernel.
 """
 
 _CROSSOVER = """
@@ -50,7 +50,8 @@ _PARTS = """
 - *without the pool* and *without roofline guidance* are the same without the one or the other.
 - *best of n* asks for five kernels from nothing.
 
-Each made at most {budget} kernels a job. The problems are others than above, of the same families.
+Each made at most {budget} kernels a job. The problems are others than above, of the same families. The jobs ran on two
+occasions on one machine.
 """
 
 _SOURCE = """
@@ -118,8 +119,11 @@ def problems_of(report: ExperimentReport) -> list[str]:
 
 
 def _cut(report: ExperimentReport) -> str:
-    cut = [problem for problem in report.experiment.problems if problem not in problems_of(report)]
-    return f"\nThe matrix has more, which were cancelled for want of time: {', '.join(cut)}." if cut else ""
+    cut = ", ".join(problem for problem in report.experiment.problems if problem not in problems_of(report))
+    more = (
+        f"\nThe matrix has more, which were cancelled for want of time: {cut}; the archive has what their jobs asked."
+    )
+    return more if cut else ""
 
 
 def _study(matrix: str, record: dict[str, Any]) -> str:

@@ -221,7 +221,7 @@ class Evaluator:
 
     def _evaluation(self, subject: EvaluationInput, call: Call) -> Evaluation:
         """Take a kernel through the stages, and conclude from their results."""
-        subject, results = self._up_to_date(subject), StageResults()
+        subject, results = self._with_known_peaks(subject), StageResults()
         try:
             for reached in self._stages(subject, call):
                 results = reached
@@ -294,7 +294,7 @@ class Evaluator:
         evaluation = conclude(subject, results, self._host, self._peaks_again)
         return evaluation.model_copy(update={"environment": environment, "measurement": uuid.uuid4().hex})
 
-    def _up_to_date(self, subject: EvaluationInput) -> EvaluationInput:
+    def _with_known_peaks(self, subject: EvaluationInput) -> EvaluationInput:
         """Return what is to be evaluated with the highest peaks that are known of the device, and a bound by them."""
         preparation = subject.preparation
         peaks = self._peaks.at_least(preparation.peaks)

@@ -38,7 +38,7 @@ class StrategyList(BaseModel):
 
 def json_object(text: str) -> dict[str, Any]:
     """Return the JSON object in an answer: the whole text, the last fenced block that has one, or what stands between
-    the outer braces. Line breaks in strings and commas before a closing bracket are put up with.
+    the outer braces. Line breaks in strings and commas before a closing bracket are accepted.
     """
     fenced = [body for language, body in _FENCE.findall(text) if language.lower() in ("json", "")][::-1]
     start, end = text.find("{"), text.rfind("}")

@@ -16,7 +16,7 @@ from cupilot.jobs.submission import spec_of
 from cupilot.schemas import JobBound, JobGuess, JobPlan, JobRequest
 from cupilot.storage.db.tables.people import Team
 from cupilot.storage.db.usage import begin_of, gpu_seconds_since
-from cupilot.storage.jobs.estimates import ended_futile, guess, traced
+from cupilot.storage.jobs.estimates import futile_end, guess, traced
 from cupilot.storage.jobs.job_views import queued_before
 from cupilot.storage.models.money import allowance
 from cupilot.storage.people.quotas import check_queue, quota_of
@@ -43,7 +43,7 @@ def plan(session: Session, team: UUID, request: JobRequest, foresee: Foresight) 
     spec = spec_of(session, team, request)
     check_queue(session, team, coming=1)
     bound = _at_most(session, team, spec)
-    futile = ended_futile(session, team, spec)
+    futile = futile_end(session, team, spec)
     known: list[str] = []
     if spec.agents is AgentKind.PLAYBOOK and futile is None:
         problem = spec.problem

@@ -123,8 +123,8 @@ def compulsory_bytes(
     """
     total = 0
     for spec, size in zip(_given(tensors), bytes_read(graph, tensors).values(), strict=True):
-        filled, all_of_it = 1.0 - zero_shares.get(spec.name, 0.0), stored_bytes(spec)
-        read = all_of_it if spec.name in whole else min(observed.get(spec.name, size), all_of_it)
+        filled, stored = 1.0 - zero_shares.get(spec.name, 0.0), stored_bytes(spec)
+        read = stored if spec.name in whole else min(observed.get(spec.name, size), stored)
         total += int(filled * max(read - needless.get(spec.name, 0), 0))
     return total + sum(spec.nbytes for spec in tensors if spec.role is Role.OUTPUT)
 

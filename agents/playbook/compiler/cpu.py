@@ -255,16 +255,16 @@ def _by_lanes(group: Group, reduction: Reduce, accumulator: Accumulator, pointer
 
 def _skip_zeros(group: Group, reduction: Reduce, pointers: Pointers) -> list[str]:
     """Return statements that pass over a term of a sum which is zero for all neighbours, as most are of a scatter."""
-    condition = _holds(group.argument)
+    condition = _condition_of(group.argument)
     if condition is None or reduction.kind != "sum" or not reduction.extents:
         return []
-    parts = [part for part in conjuncts(condition) if _stays(part, group.index[-1])]
+    parts = [part for part in conjuncts(condition) if _is_constant_over(part, group.index[-1])]
     emitter = Emitter({}, pointers.of, "g")
     texts = emitter.emit(*parts)
     return [*emitter.lines, f"if (!({' && '.join(texts)})) continue;"] if texts else []
 
 
-def _holds(term: Term | None) -> Term | None:
+def _condition_of(term: Term | None) -> Term | None:
     """Return the condition without which a term is zero; None where it has none."""
     if term is None:
         return None
@@ -273,7 +273,7 @@ def _holds(term: Term | None) -> Term | None:
     return term.args[-1] if term.op == "load" and len(term.args) > len(term.data.shape) else None
 
 
-def _stays(term: Term, index: Term) -> bool:
+def _is_constant_over(term: Term, index: Term) -> bool:
     """Return whether a term is the same for all values of an index."""
     return substituted([term], {index: variable("other", 1 << 40)})[0] is term
 

@@ -56,7 +56,7 @@ def guess(session: Session, team: UUID, spec: JobSpec, candidates: int) -> JobGu
     return None
 
 
-def ended_futile(session: Session, team: UUID, spec: JobSpec) -> tuple[str, str] | None:
+def futile_end(session: Session, team: UUID, spec: JobSpec) -> tuple[str, str] | None:
     """Return reason and message of the team's newest job on this problem, target and kind of agents, if it is futile.
 
     None where that job ended otherwise, or there is none.

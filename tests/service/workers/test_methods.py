@@ -306,5 +306,5 @@ def test_an_epoch_begins_with_fresh_strategies_for_the_best_kernels(database: Da
         parents = {row.candidate_id: row.parent_id for row in session.scalars(select(CandidateParent))}
     assert parents == {candidate.id: best.id for candidate in candidates[3:]}
     assert [seed.strategy.ids() for seed in rig.players.seeds] == [("t3",)]
-    assert sorted(rig.players.outcomes.values()) == sorted(f"{one.speedup:.2f}x" for one in candidates[:3])
+    assert sorted(rig.players.outcomes.values()) == sorted(f"{candidate.speedup:.2f}x" for candidate in candidates[:3])
     assert rig.step(job_id, "initialise/1").payload["seeds"] == [str(best.id)] * 2

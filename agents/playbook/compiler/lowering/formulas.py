@@ -80,8 +80,12 @@ def _xlog1py(a: Expr, b: Expr) -> Expr:
 
 def _remainder(a: Expr, b: Expr) -> Expr:
     rest = expression("fmod", a, b)
-    other = expression("and", expression("ne", rest, _c(0)), expression("ne", _below(rest), _below(b)))
-    return select(other, expression("add", rest, b), rest)
+    return select(_opposed(rest, b), expression("add", rest, b), rest)
+
+
+def _opposed(rest: Expr, b: Expr) -> Expr:
+    """Return the condition that a rest is not zero and has another sign than the divisor."""
+    return expression("and", expression("ne", rest, _c(0)), expression("ne", _below(rest), _below(b)))
 
 
 def _below(x: Expr) -> Expr:
@@ -92,8 +96,7 @@ def _floored(ops: list[Expr], node: GraphNode) -> Expr:
     """Return the quotient rounded down, with PyTorch's own roundings of floats."""
     a, b = (as_number(item) for item in ops[:2])
     rest = expression("fmod", a, b)
-    beyond = expression("and", expression("ne", rest, _c(0)), expression("ne", _below(rest), _below(b)))
-    quotient = sub(div(sub(a, rest), b), as_number(beyond))
+    quotient = sub(div(sub(a, rest), b), as_number(_opposed(rest, b)))
     if not is_float(_dtype(node)):
         return quotient
     floor = expression("floor", quotient)

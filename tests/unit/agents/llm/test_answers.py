@@ -55,7 +55,7 @@ def test_what_is_no_object_is_refused() -> None:
         ("- *Note*: x\n**NOTE**: the tail", "### DROPPED: threads, **simd**"),
     ],
 )
-def test_marks_around_a_revisions_words_are_put_up_with(briefing: Briefing, note: str, dropped: str) -> None:
+def test_marks_around_the_words_of_a_revision_are_ignored(briefing: Briefing, note: str, dropped: str) -> None:
     made = revision(f"{note}\n{dropped}\n{CODE}", briefing, written("threads", "simd", "prefetch"))
     assert made.note == "the tail"
     assert made.strategy.ids() == ("prefetch",)
