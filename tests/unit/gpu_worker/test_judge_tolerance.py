@@ -14,6 +14,7 @@ from gpu_worker.judge.cases import MOST_ERROR
 from gpu_worker.judge.comparison import Bounds, Comparer
 from gpu_worker.judge.deviation import ABSOLUTE, Expected, Unit, deviation, unit_of, wrong_mask
 from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.judge.runner_link import KernelFailed
 from gpu_worker.judge.tolerance import PRECISIONS
 from tests.unit.gpu_worker.test_judge_measuring import Subject, audit
 
@@ -144,3 +145,23 @@ def test_timed_launches_are_not_compared_with_an_answer_that_errs_so_much() -> N
         slots, subject.specs, reference=subject.reference, pytorch=None, cases=subject.cases, bounds=bounds  # type: ignore[arg-type]
     )  # fmt: skip
     assert comparer._agrees_with_pytorch(0, laws.OWN) is False
+
+
+def test_where_pytorch_errs_too_much_in_one_launch_a_kernel_may_err_near_it_and_no_more() -> None:
+    """A law's draws differ: of some, most of the answer is rounding, by whatever order of operations."""
+    subject = Subject("(x + 2.0**22) - 2.0**22", "torch.randn(64, 32) * 1000")
+    slots = subject.slots()
+    slots.poison(0)
+    given, got = slots.given(0)[0], slots.outputs(0)[0]
+    given.copy_(torch.randn(64, 32, generator=torch.Generator().manual_seed(1)))
+    bounds = Bounds({laws.OWN: 1e-3}, lambda _: 0.0, PRECISIONS[subject.policy])
+    comparer = Comparer(
+        slots, subject.specs, reference=subject.reference, pytorch=None, cases=subject.cases, bounds=bounds  # type: ignore[arg-type]
+    )  # fmt: skip
+    case = comparer._case_of(0, laws.OWN)
+    got.copy_(torch.floor(given * 2) / 2)  # PyTorch rounds to the nearest half
+    assert comparer._exact_error(0, case) > MOST_ERROR
+    got.zero_()
+    with pytest.raises(KernelFailed) as failed:
+        comparer._exact_error(0, case)
+    assert failed.value.kind is FailureKind.WRONG_VALUE
