@@ -28,6 +28,7 @@ PROBLEMS_A_JUDGE = 100
 """After so many the judge is started afresh: what its libraries keep for each problem does not add up for ever."""
 
 _A = TypeVar("_A", messages.Prepared, messages.Traced, messages.Opened, messages.Judged)
+_P = TypeVar("_P", RunnerProcess, ReferenceProcess)
 
 
 class TooManyProcesses(JudgingFailed):
@@ -48,8 +49,10 @@ class WarmJudge:
         self._reference: ReferenceProcess | None = None
         self._opened = 0
         """Problems that the present judge process was given."""
-        self._spare: RunnerProcess | None = None
+        self._spare_runner: RunnerProcess | None = None
         """Started, and given no kernel yet."""
+        self._spare_reference: ReferenceProcess | None = None
+        """Started, and given no problem yet."""
         self.problem: str | None = None
         """Hash of the problem that the process has open."""
 
@@ -59,13 +62,12 @@ class WarmJudge:
         return self._process.torch if self._process is not None else None
 
     def close(self) -> None:
-        """End all processes: judge, reference, and the runner that waits for a kernel."""
+        """End all processes: judge, reference, and those that wait for a problem or a kernel."""
         self.close_problem()
-        if self._process is not None:
-            self._process.close()
-        if self._spare is not None:
-            self._spare.close()
-        self._process = self._spare = None
+        for process in (self._process, self._spare_runner, self._spare_reference):
+            if process is not None:
+                process.close()
+        self._process = self._spare_runner = self._spare_reference = None
 
     def close_problem(self) -> None:
         """End the reference process; the judge has no problem open then."""
@@ -129,8 +131,10 @@ class WarmJudge:
             if on_stage is not None:
                 on_stage(stage)
             if stage == "auditing":
-                self._start_spare()
+                self._start_spare_runner()
 
+        if self._spare_reference is not None:
+            self._spare_reference.pause()
         self._reference.resume()
         answer = self._process.ask(
             messages.JudgeRequest(order=order, hold=hold),
@@ -142,6 +146,8 @@ class WarmJudge:
         )
         accepted = self._accepted(answer, messages.Judged)
         self._reference.pause()
+        if self._spare_reference is not None:
+            self._spare_reference.resume()
         if isinstance(accepted, messages.Unusable):
             self.close()
         elif accepted.failure is None and accepted.lost:
@@ -153,25 +159,34 @@ class WarmJudge:
         if imported:
             host = ImportedHost(self._host, self._bytecode)
             return RunnerProcess(host, self._sandbox, limits=host.limits)
-        spare, self._spare = self._spare, None
-        if spare is not None and spare.alive():
-            return spare
-        if spare is not None:
-            spare.close()
-        return RunnerProcess(self._host, self._sandbox)
+        spare, self._spare_runner = self._spare_runner, None
+        return _alive(spare) or RunnerProcess(self._host, self._sandbox)
 
-    def _start_spare(self) -> None:
+    def _start_spare_runner(self) -> None:
         """Start the next kernel's runner while one is audited: nothing is timed then.
 
         Of a sweep's point nothing is audited: the runner for the whole judgement then starts while it is screened.
         """
-        if not self._host.starts_runners_ahead or self._spare is not None:
-            return
-        try:
-            self._spare = RunnerProcess(self._host, self._sandbox)
-        except (OSError, RuntimeError) as error:  # no process, or no thread to read its output, for lack of memory
-            # It says nothing about the kernel under way; the next one starts a runner of its own.
-            logger.warning("no runner could be started ahead: %s", error)
+        if self._host.starts_ahead and self._spare_runner is None:
+            self._spare_runner = _started(lambda: RunnerProcess(self._host, self._sandbox))
+
+    def _start_reference(self, *, compiling: bool) -> ReferenceProcess:
+        """Return a reference process that no problem has been in; one that was started ahead starts no compiler."""
+        self._bytecode.ensure(self._host, self._sandbox, compiling=compiling)
+        spare = None
+        if not compiling:
+            spare, self._spare_reference = self._spare_reference, None
+        return _alive(spare) or ReferenceProcess(self._host, self._sandbox, self._bytecode, compiling=compiling)
+
+    def _start_spare_reference(self) -> None:
+        """Start the next problem's reference process, for it takes seconds to import PyTorch; no kernel is judged now.
+
+        It opens the device when it is asked about a problem. While a kernel is judged it is stopped.
+        """
+        if self._host.starts_ahead and self._spare_reference is None:
+            self._spare_reference = _started(
+                lambda: ReferenceProcess(self._host, self._sandbox, self._bytecode, compiling=False)
+            )
 
     def _ask_about(
         self,
@@ -184,8 +199,7 @@ class WarmJudge:
     ) -> _A | messages.Unusable:
         """Ask about a problem, whose reference process is started for it."""
         self.close_problem()
-        self._bytecode.ensure(self._host, self._sandbox, compiling=compiling)
-        self._reference = reference = ReferenceProcess(self._host, self._sandbox, self._bytecode, compiling=compiling)
+        self._reference = reference = self._start_reference(compiling=compiling)
         process = self._ready()
         self._opened += 1
         answer = process.ask(request, timeout, self._watching(cancelled), descriptors=[reference.channel()])
@@ -193,6 +207,7 @@ class WarmJudge:
         reference.pause()
         if isinstance(accepted, messages.Unusable) and accepted.last:
             self.close()
+        self._start_spare_reference()
         return accepted
 
     def _ready(self) -> JudgeProcess:
@@ -225,3 +240,23 @@ class WarmJudge:
         if not isinstance(answer, expected | messages.Unusable):
             raise UnusableJudge(f"its answer is {answer.kind!r}")
         return answer
+
+
+def _alive(process: _P | None) -> _P | None:
+    """Return a process that was started ahead, unless it has ended since."""
+    if process is None or process.alive():
+        return process
+    process.close()
+    return None
+
+
+def _started(start: Callable[[], _P]) -> _P | None:
+    """Start a process ahead; None for lack of memory, for the process or for the thread that reads its output.
+
+    That says nothing about the kernel under way; the next one starts a process of its own.
+    """
+    try:
+        return start()
+    except (OSError, RuntimeError) as error:
+        logger.warning("no process could be started ahead: %s", error)
+        return None

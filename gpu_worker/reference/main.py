@@ -22,8 +22,10 @@ def main() -> None:
     """Run the reference process."""
     gc.enable()
     _, _, factory, options, descriptor = sys.argv
+    channel = Channel.from_descriptor(int(descriptor))
+    channel.wait(None)  # for a problem: until then the process takes nothing of the device
     device: JudgeDevice = load_factory(factory)(**json.loads(options))
-    ReferenceServer(Channel.from_descriptor(int(descriptor)), device).serve()
+    ReferenceServer(channel, device).serve()
 
 
 if __name__ == "__main__":

@@ -170,8 +170,8 @@ class HostTarget(RunnerHost, Protocol):
     """Values of a kernel's tunables that are tried by default."""
     autotunes: bool
     """True if ``torch.compile max-autotune`` is a baseline by default."""
-    starts_runners_ahead: bool
-    """True if a runner that waits for a kernel takes nothing away from one that is timed."""
+    starts_ahead: bool
+    """True if processes that wait for a kernel or a problem take nothing away from a kernel that is timed."""
 
     def judge_options(self) -> dict[str, Any]:
         """Return JSON-compatible keywords of the judge device's constructor (device id, threads, cache size)."""

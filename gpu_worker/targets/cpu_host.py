@@ -47,7 +47,7 @@ class CpuHost:
     trusts_runner = False
     sweep_points = 3  # a build takes a second or two, on the cores that kernels run on
     autotunes = False  # on a CPU it only tries ways to multiply matrices, and takes minutes
-    starts_runners_ahead = False
+    starts_ahead = False
 
     def __init__(self, device: str | None = None, threads: int | None = None, builder: str | None = None) -> None:
         if builder is not None:

@@ -41,7 +41,7 @@ class CudaHost:
     trusts_runner = True
     sweep_points = 12
     autotunes = True
-    starts_runners_ahead = True
+    starts_ahead = True
     threads: int | None = None
     cpus: tuple[int, ...] | None = None
 

@@ -23,7 +23,8 @@ from cupilot.domain.problem import Problem, Target
 from gpu_worker import verdict
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.judge.timing import MIN_PAIRS
-from gpu_worker.messages.judge import Judged, KernelOrder, Unusable
+from gpu_worker.judge_process import JudgeProcess
+from gpu_worker.messages.judge import Judged, JudgeRequest, KernelOrder, Unusable
 from gpu_worker.peaks import PeakStore
 from gpu_worker.phases import Phases
 from gpu_worker.sandbox.child import Child
@@ -191,7 +192,7 @@ def test_a_kernel_that_is_slower_than_the_incumbent_is_timed_no_further(
 def test_the_next_kernels_runner_is_started_while_one_is_audited(
     work_dir: Path, preparation: Preparation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(CpuHost, "starts_runners_ahead", True)
+    monkeypatch.setattr(CpuHost, "starts_ahead", True)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def waiting() -> list[psutil.Process]:
@@ -211,6 +212,48 @@ def test_the_next_kernels_runner_is_started_while_one_is_audited(
         assert [path.name for path in next(tmp_path.glob("cupilot-runner-*")).iterdir()] == [], "it was given no kernel"
     assert still_running([third]) == []
     assert not list(tmp_path.glob("cupilot-runner-*"))
+
+
+def test_the_next_problems_reference_is_started_ahead_and_stands_still_while_a_kernel_is_judged(
+    work_dir: Path, preparation: Preparation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CpuHost, "starts_ahead", True)
+    judge, others = JudgeProcess.ask, children("gpu_worker/reference/main.py")
+    stopped: list[int] = []
+
+    def references() -> dict[int, psutil.Process]:
+        found = children("gpu_worker/reference/main.py")
+        return {process.pid: process for process in found if process not in others}
+
+    def two() -> dict[int, psutil.Process]:
+        """Return the problem's and one that waits, when the latter has begun."""
+        deadline = time.monotonic() + 20
+        while len(found := references()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert len(found) == 2
+        return found
+
+    def watching(process: JudgeProcess, request: Any, *more: Any, **named: Any) -> Any:
+        if isinstance(request, JudgeRequest):
+            stopped.extend(pid for pid, item in references().items() if item.status() == psutil.STATUS_STOPPED)
+        return judge(process, request, *more, **named)
+
+    monkeypatch.setattr(JudgeProcess, "ask", watching)
+    with Evaluator(Target.CPU, work_dir) as evaluator:
+        assert evaluator.prepare(PROBLEM).preparation is not None
+        first = two()
+        assert evaluator.evaluate(PROBLEM, preparation, kernel()).verdict is Verdict.AUDITED
+        assert len(stopped) == 1
+        other = PROBLEM.model_copy(update={"source": PROBLEM.source + "\n"})
+        assert evaluator.prepare(other).preparation is not None
+        second = two()
+        assert list(first.keys() & second.keys()) == stopped, "the one that waited"
+        [waiting] = second.keys() - first.keys()
+        second[waiting].kill()
+        psutil.wait_procs([second[waiting]], timeout=10)
+        assert evaluator.prepare(PROBLEM).preparation is not None, "without it, one is started"
+        third = two()
+    assert still_running([*first.values(), *second.values(), *third.values()]) == []
 
 
 def test_a_killed_supervisor_leaves_no_process(work_dir: Path, preparation: Preparation, tmp_path: Path) -> None:
@@ -240,7 +283,7 @@ with Evaluator(Target.CPU, Path({str(work_dir)!r})) as evaluator:
 def test_a_spare_runner_that_cannot_start_harms_no_kernel_under_way(
     evaluator: Evaluator, preparation: Preparation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(CpuHost, "starts_runners_ahead", True)
+    monkeypatch.setattr(CpuHost, "starts_ahead", True)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     start = Sandbox.start
     failing = {2, 3, 5}
