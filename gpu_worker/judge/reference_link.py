@@ -28,6 +28,7 @@ from gpu_worker.judge.dtypes import TORCH_DTYPES
 from gpu_worker.judge.exchange import NotALayout, TensorLayout, layouts_from_json, places, write
 from gpu_worker.judge.facts import InvalidFacts, check_facts
 from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.judge.room import is_large, is_short
 from gpu_worker.messages import reference as messages
 from gpu_worker.signature import NotPortable
 from gpu_worker.targets.base import Arena, GraphUnavailable, JudgeDevice
@@ -45,7 +46,7 @@ LEAST_BYTES = 2**20
 """Of the memory for tensors in either direction."""
 
 KEPT_SHARE = 1 / 32
-"""Of the device's memory: memory for larger tensors is released after each answer."""
+"""Of the device's memory: where that is short, memory for larger tensors is released after each answer."""
 
 _A = TypeVar("_A", bound=messages.Answer)
 _T = TypeVar("_T")
@@ -293,8 +294,9 @@ class ReferenceLink:
         layouts, memory = self._answered(answer)
         at = zip(layouts, places(layouts)[0], strict=True)
         copies = [self._with_room(partial(layout.copy, memory, place)) for layout, place in at]
-        kept = KEPT_SHARE * self.device.memory_bytes
-        self._release([use for use, arena in self._arenas.items() if arena.bytes.numel() > kept])
+        if is_large(self._specs, self.device) or is_short(self._specs, self.device):
+            kept = KEPT_SHARE * self.device.memory_bytes
+            self._release([use for use, arena in self._arenas.items() if arena.bytes.numel() > kept])
         return copies
 
     def _counted(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -19,6 +19,7 @@ from gpu_worker.channel import Channel, ChannelClosed
 from gpu_worker.judge.exchange import TensorLayout, layouts_from_json, places, write
 from gpu_worker.judge.laws import nudge
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
+from gpu_worker.judge.room import is_short
 from gpu_worker.messages import reference as messages
 from gpu_worker.messages.reference import Answer
 from gpu_worker.reference.reference import Chosen, Reference
@@ -87,7 +88,7 @@ class ReferenceServer:
 
     def _answered(self, question: messages.AnyQuestion, descriptors: Sequence[int]) -> Answer:
         answer = self._attach(question, descriptors) if isinstance(question, messages.Attach) else self._reply(question)
-        if isinstance(question, _ROOM_AFTER) and self._device.is_nearly_full():
+        if isinstance(question, _ROOM_AFTER) and is_short(self._specs, self._device):
             self._device.release_unused()
         return answer
 

@@ -114,9 +114,9 @@ class CpuJudgeDevice:
     def release_unused(self) -> None:
         """Do nothing: freed memory is kept on purpose (:func:`gpu_worker.targets.cpu_memory.keep_freed_memory`)."""
 
-    def is_nearly_full(self) -> bool:
-        """Return False: each process has a limit of its own."""
-        return False
+    def free_share(self) -> float:
+        """Return 1: each process has a limit of its own."""
+        return 1.0
 
     @contextmanager
     def policy(self, policy: NumericsPolicy) -> Iterator[None]:

@@ -49,11 +49,6 @@ that is the shorter would wait for its host."""
 CLOCK_TOLERANCE = 0.02
 """Relative; rates of the device's and the host's clock differ by far less."""
 
-
-ROOM_SHARE = 0.3
-"""Free memory that is left for other processes: inputs of 8 GiB of a card of 80 are copied several times there.
-Emptying PyTorch's pool costs new allocations later: it is kept while there is more."""
-
 PROBES = 12
 """Blocks of the judge's own work that tell whether it is alone on the device."""
 
@@ -152,10 +147,10 @@ class CudaJudge:
         """Empty PyTorch's pool."""
         torch.cuda.empty_cache()
 
-    def is_nearly_full(self) -> bool:
-        """Return whether less than :data:`ROOM_SHARE` of the memory is free, as the driver says."""
+    def free_share(self) -> float:
+        """Return the share of the memory that is free, as the driver says."""
         free, total = torch.cuda.mem_get_info(self.torch_device)
-        return bool(free < ROOM_SHARE * total)
+        return float(free / total)
 
     @contextmanager
     def policy(self, policy: NumericsPolicy) -> Iterator[None]:

@@ -14,7 +14,7 @@ import torch
 from cupilot.domain.evaluation import Baseline, Comparison, FailureKind
 from cupilot.domain.hardware import Span
 from cupilot.domain.problem import NumericsPolicy
-from gpu_worker.judge import laws, reference_link
+from gpu_worker.judge import laws, reference_link, room
 from gpu_worker.judge.admission import Admission, admit, run_on_half
 from gpu_worker.judge.audit import Auditor
 from gpu_worker.judge.baseline_link import BaselineLink
@@ -617,6 +617,7 @@ def test_waiting_is_told_from_a_false_clock(disagreements: list[tuple[float, flo
 def test_pytorchs_answer_is_compared_before_anything_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next question takes the memory that the answer lies in: PyTorch's own error under a law, for example."""
     monkeypatch.setattr(reference_link, "KEPT_SHARE", 0.0)
+    monkeypatch.setattr(room, "LARGE_SHARE", 0.0)
     subject = Subject("torch.softmax(x, dim=1)")
     bench = Bench(subject, softmax)
 

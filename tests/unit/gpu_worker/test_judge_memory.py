@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from cupilot.domain.evaluation import LACKS_MEMORY, FailureKind
 from cupilot.domain.problem import NumericsPolicy
-from gpu_worker.judge import admission, copies, deviation, laws, main, reference_link
+from gpu_worker.judge import admission, copies, deviation, laws, main, reference_link, room
 from gpu_worker.judge.admission import Admission, admit
 from gpu_worker.judge.baseline_link import BaselineLink
 from gpu_worker.judge.cases import Cases
@@ -113,7 +113,10 @@ def test_the_slots_that_pytorch_was_timed_on_are_given_back_by_both(served: Serv
     pytorch.close()
 
 
-def test_large_tensors_that_were_handed_over_leave_no_memory_behind(served: Served) -> None:
+def test_large_tensors_that_were_handed_over_leave_no_memory_behind(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "LARGE_SHARE", 0.01)
     drawn = served.link.draw(7)
     assert not served.link._arenas
     assert not served.server._memory
@@ -126,6 +129,18 @@ def test_memory_for_small_tensors_is_kept(served: Served, monkeypatch: pytest.Mo
     monkeypatch.setattr(reference_link, "KEPT_SHARE", 1.0)
     served.link.run(served.link.draw(7))
     assert set(served.link._arenas) == set(served.server._memory) == {"given", "results"}
+
+
+@pytest.mark.parametrize(("free", "kept"), [(0.2, True), (0.05, False)])
+def test_memory_for_tensors_that_leave_room_is_kept_while_there_is_some(
+    served: Served, monkeypatch: pytest.MonkeyPatch, free: float, kept: bool
+) -> None:
+    monkeypatch.setattr(room, "LARGE_SHARE", 10.0)
+    monkeypatch.setattr(type(served.link.device), "free_share", lambda _: free)
+    released: list[bool] = []
+    monkeypatch.setattr(served.server._device, "release_unused", lambda: released.append(True))
+    served.link.run(served.link.draw(7))
+    assert (bool(served.link._arenas), released == []) == (kept, kept)
 
 
 def test_memory_to_share_is_asked_for_again_once_the_other_process_has_given_back(
