@@ -33,7 +33,16 @@ class Judging:
         self._autotune = autotune
 
     def judge(self, subject: EvaluationInput, built: BuiltKernel, call: Call) -> Judged:
-        """Verify a kernel, and time it against eager; in a confirmation against its other baselines too."""
+        """Verify a kernel, and time it against eager; in a confirmation against its other baselines too.
+
+        Once more, sparing memory, where the judge had too little.
+        """
+        judged = self._judged(subject, built, call)
+        if judged.failure is not None and judged.failure.lacks_memory and self._judge.spare(subject.problem):
+            return self._judged(subject, built, call)
+        return judged
+
+    def _judged(self, subject: EvaluationInput, built: BuiltKernel, call: Call) -> Judged:
         call.phases.enter("open")
         self._judge.open(subject.problem, subject.preparation.facts, call)
         order = order_of(subject, built, call)

@@ -6,10 +6,12 @@ Starts, asks and ends them. Decides no verdict; a process that ends is an except
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Problem, ProblemFacts
 from gpu_worker import endings
 from gpu_worker.bytecode import Bytecode
@@ -55,6 +57,8 @@ class WarmJudge:
         """Started, and given no problem yet."""
         self.problem: str | None = None
         """Hash of the problem that the process has open."""
+        self._tight: set[str] = set()
+        """Hashes of problems for which there was too little memory."""
 
     @property
     def torch(self) -> str | None:
@@ -84,6 +88,15 @@ class WarmJudge:
         if isinstance(answer, messages.Prepared):
             self.problem = problem.content_hash()
         return answer
+
+    def spare(self, problem: Problem) -> bool:
+        """Spare memory from the next opening of a problem on; False where that was done before."""
+        spared = self._spares(problem)
+        self._tight.add(problem.content_hash())
+        return not spared
+
+    def _spares(self, problem: Problem) -> bool:
+        return problem.content_hash() in self._tight
 
     def trace(
         self, problem: Problem, timeout: float, cancelled: Callable[[], bool]
@@ -197,7 +210,24 @@ class WarmJudge:
         *,
         compiling: bool = False,
     ) -> _A | messages.Unusable:
-        """Ask about a problem, whose reference process is started for it."""
+        """Ask about a problem, whose reference process is started for it; again where it has to spare memory."""
+        until = time.monotonic() + timeout
+        request = request.model_copy(update={"sparing": self._spares(request.problem)})
+        answer = self._asked(request, expected, timeout, cancelled, compiling=compiling)
+        short = isinstance(answer, messages.Unusable) and answer.failure.kind is FailureKind.OUT_OF_MEMORY
+        if short and self.spare(request.problem):
+            return self._ask_about(request, expected, until - time.monotonic(), cancelled, compiling=compiling)
+        return answer
+
+    def _asked(
+        self,
+        request: messages.ProblemRequest,
+        expected: type[_A],
+        timeout: float,
+        cancelled: Callable[[], bool],
+        *,
+        compiling: bool,
+    ) -> _A | messages.Unusable:
         self.close_problem()
         self._reference = reference = self._start_reference(compiling=compiling)
         process = self._ready()

@@ -32,6 +32,7 @@ LONGEST = (
     "service/workers/test_model_faults.py",
     "service/api/test_openapi_fuzz.py",
     "unit/gpu_worker/test_evaluator.py",
+    "unit/gpu_worker/test_warm_judge.py",
     "unit/agents/playbook/test_templates.py",
     "unit/architecture/test_standalone.py",
     "unit/exports/test_cpu_exports.py",

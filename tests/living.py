@@ -24,3 +24,15 @@ def still_running(processes: Iterable[psutil.Process], seconds: float = 30.0) ->
         time.sleep(0.05)
         left = [process for process in left if runs(process)]
     return left
+
+
+def children(script: str) -> list[psutil.Process]:
+    """Return processes that descend from this one and run a script, without the sandbox's own."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if any(script in argument for argument in process.cmdline()) and "bwrap" not in process.name():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found

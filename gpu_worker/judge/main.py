@@ -95,7 +95,7 @@ class Judge:
         """Open a problem in place of the one before, with the reference process at the other end of the descriptor."""
         self._end_session()
         self._stage(STARTING, START_SECONDS)
-        link = ReferenceLink(Channel.from_descriptor(descriptors[0]), self._device)
+        link = ReferenceLink(Channel.from_descriptor(descriptors[0]), self._device, sparing=request.sparing)
         try:
             link.wait_ready()
             self._session = Session(request.problem, link, self._stage)

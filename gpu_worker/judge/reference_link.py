@@ -28,7 +28,7 @@ from gpu_worker.judge.dtypes import TORCH_DTYPES
 from gpu_worker.judge.exchange import NotALayout, TensorLayout, layouts_from_json, places, write
 from gpu_worker.judge.facts import InvalidFacts, check_facts
 from gpu_worker.judge.refusal import UnusableReference
-from gpu_worker.judge.room import is_large, is_short
+from gpu_worker.judge.room import Room
 from gpu_worker.messages import reference as messages
 from gpu_worker.signature import NotPortable
 from gpu_worker.targets.base import Arena, GraphUnavailable, JudgeDevice
@@ -59,8 +59,10 @@ class ReferenceLost(Exception):
 class ReferenceLink:
     """One reference process, as the judge asks it. Names and order of tensors are those of the problem's facts."""
 
-    def __init__(self, channel: Channel, device: JudgeDevice) -> None:
+    def __init__(self, channel: Channel, device: JudgeDevice, *, sparing: bool = False) -> None:
+        """Speak over the channel; ``sparing``: both processes keep no memory that they do not use."""
         self.device = device
+        self._room = Room(device, sparing)
         self._channel = channel
         self._arenas: dict[messages.Use, Arena] = {}
         """By use, ``given`` and ``results``: memory for tensors in either direction."""
@@ -75,7 +77,7 @@ class ReferenceLink:
 
     def wait_ready(self) -> None:
         """Wait until the process has imported what it needs."""
-        self.ask(messages.Begin(), messages.Answer)
+        self.ask(messages.Begin(sparing=self._room.sparing), messages.Answer)
 
     def load(self, problem: Problem, seed: int) -> None:
         """Run the problem file and construct its model. Raises :class:`UnusableReference`, as all questions may."""
@@ -90,7 +92,8 @@ class ReferenceLink:
             check_facts(facts, self.device.memory_bytes)
         except (ValidationError, InvalidFacts) as error:
             raise UnusableReference(f"the facts of the reference make no sense: {str(error)[:500]}") from error
-        self._specs, self.graph = facts.tensors, facts.graph
+        self._specs = self._room.specs = facts.tensors
+        self.graph = facts.graph
         return facts.model_copy(update={"problem_hash": problem_hash, "policy": self._policy})
 
     def check_scalars(self) -> None:
@@ -294,7 +297,7 @@ class ReferenceLink:
         layouts, memory = self._answered(answer)
         at = zip(layouts, places(layouts)[0], strict=True)
         copies = [self._with_room(partial(layout.copy, memory, place)) for layout, place in at]
-        if is_large(self._specs, self.device) or is_short(self._specs, self.device):
+        if self._room.is_tight() or self._room.is_short():
             kept = KEPT_SHARE * self.device.memory_bytes
             self._release([use for use, arena in self._arenas.items() if arena.bytes.numel() > kept])
         return copies

@@ -1,12 +1,14 @@
-"""When the judge and the reference process leave device memory to each other.
+"""Device memory that the judge and the reference process leave to each other.
 
 What either keeps for its next question saves allocations, which take most of the time of a large problem. So it is kept
-while there is room: where a problem's tensors are large for the device, or hardly any memory is free, it is given back.
+while there is room: where a problem's tensors are large for the device, where hardly any memory is free, or where there
+was too little once, it is given back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cupilot.domain.problem import TensorSpec
 from gpu_worker.targets.base import JudgeDevice
@@ -19,11 +21,20 @@ ROOM_SHARE_OF_LARGE = 0.3
 """Of the device's memory; inputs of 8 GiB of a card of 80 were seen to need as much beside what is kept."""
 
 
-def is_large(specs: Sequence[TensorSpec], device: JudgeDevice) -> bool:
-    """Return whether a problem's tensors are large for the device."""
-    return sum(spec.nbytes for spec in specs) > LARGE_SHARE * device.memory_bytes
+@dataclass
+class Room:
+    """The memory of one device, as one of the two processes sees it."""
 
+    device: JudgeDevice
+    sparing: bool = False
+    """True where there was too little before."""
+    specs: Sequence[TensorSpec] = ()
+    """Of the problem's tensors, when they are known."""
 
-def is_short(specs: Sequence[TensorSpec], device: JudgeDevice) -> bool:
-    """Return whether too little memory is free for the other process."""
-    return device.free_share() < (ROOM_SHARE_OF_LARGE if is_large(specs, device) else ROOM_SHARE)
+    def is_tight(self) -> bool:
+        """Return whether the problem is likely to need all the memory that there is."""
+        return self.sparing or sum(spec.nbytes for spec in self.specs) > LARGE_SHARE * self.device.memory_bytes
+
+    def is_short(self) -> bool:
+        """Return whether too little memory is free for the other process."""
+        return self.device.free_share() < (ROOM_SHARE_OF_LARGE if self.is_tight() else ROOM_SHARE)

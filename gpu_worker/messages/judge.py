@@ -105,25 +105,28 @@ class KernelOrder(Message):
     """True if ``binary`` is a file with host code of its own, which runs in the runner; it has no launches then."""
 
 
-class PrepareRequest(Message):
+class _AboutProblem(Message):
+    problem: Problem
+    sparing: StrictBool = False
+    """True if there was too little memory for it before: what is not in use is given back at once."""
+
+
+class PrepareRequest(_AboutProblem):
     """Admit a problem and time PyTorch on it; answered by :class:`Prepared`."""
 
     op: Literal["prepare"] = "prepare"
-    problem: Problem
 
 
-class TraceRequest(Message):
+class TraceRequest(_AboutProblem):
     """Trace a problem, and admit nothing; answered by :class:`Traced`."""
 
     op: Literal["trace"] = "trace"
-    problem: Problem
 
 
-class OpenRequest(Message):
+class OpenRequest(_AboutProblem):
     """Open a problem that was prepared before; answered by :class:`Opened`."""
 
     op: Literal["open"] = "open"
-    problem: Problem
     facts: ProblemFacts
 
 

@@ -46,6 +46,8 @@ class Begin(Question):
     """Answer once all is imported."""
 
     op: Literal["begin"] = "begin"
+    sparing: StrictBool = False
+    """True if memory that is not in use is given back at once."""
 
 
 class Load(Question):

@@ -19,7 +19,7 @@ from gpu_worker.channel import Channel, ChannelClosed
 from gpu_worker.judge.exchange import TensorLayout, layouts_from_json, places, write
 from gpu_worker.judge.laws import nudge
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
-from gpu_worker.judge.room import is_short
+from gpu_worker.judge.room import Room
 from gpu_worker.messages import reference as messages
 from gpu_worker.messages.reference import Answer
 from gpu_worker.reference.reference import Chosen, Reference
@@ -45,6 +45,7 @@ class ReferenceServer:
     def __init__(self, channel: Channel, device: JudgeDevice) -> None:
         self._channel = channel
         self._device = device
+        self._room = Room(device)
         self._reference: Reference | None = None
         self._specs: tuple[TensorSpec, ...] = ()
         self._memory: dict[str, AttachedArena] = {}
@@ -88,7 +89,7 @@ class ReferenceServer:
 
     def _answered(self, question: messages.AnyQuestion, descriptors: Sequence[int]) -> Answer:
         answer = self._attach(question, descriptors) if isinstance(question, messages.Attach) else self._reply(question)
-        if isinstance(question, _ROOM_AFTER) and is_short(self._specs, self._device):
+        if isinstance(question, _ROOM_AFTER) and self._room.is_short():
             self._device.release_unused()
         return answer
 
@@ -104,7 +105,8 @@ class ReferenceServer:
         raise TypeError(f"no answer to {type(question).__name__}")
 
     @_reply.register
-    def _begin(self, _: messages.Begin) -> Answer:
+    def _begin(self, question: messages.Begin) -> Answer:
+        self._room.sparing = question.sparing
         return Answer()
 
     @_reply.register
@@ -116,7 +118,7 @@ class ReferenceServer:
     @_reply.register
     def _trace(self, question: messages.Trace) -> messages.Facts:
         facts = self.reference.facts(question.problem_hash)
-        self._specs = facts.tensors
+        self._specs = self._room.specs = facts.tensors
         return messages.Facts(facts=facts.model_dump(mode="json"))
 
     @_reply.register

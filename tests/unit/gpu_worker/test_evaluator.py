@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -23,17 +21,12 @@ from cupilot.domain.problem import Problem, Target
 from gpu_worker import verdict
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.judge.timing import MIN_PAIRS
-from gpu_worker.judge_process import JudgeProcess
-from gpu_worker.messages.judge import Judged, JudgeRequest, KernelOrder, Unusable
+from gpu_worker.messages.judge import Judged, KernelOrder, Unusable
 from gpu_worker.peaks import PeakStore
 from gpu_worker.phases import Phases
-from gpu_worker.sandbox.child import Child
-from gpu_worker.sandbox.sandbox import Sandbox
-from gpu_worker.targets.base import Program
-from gpu_worker.targets.cpu_host import CpuHost
 from gpu_worker.turns import Cancelled
 from gpu_worker.warm_judge import WarmJudge
-from tests.living import still_running
+from tests.living import children, still_running
 from tests.unit.gpu_worker.lines import KERNEL, PLAN, PROBLEM, SLOW_KERNEL, SOURCE, kernel
 
 pytestmark = pytest.mark.judge
@@ -128,17 +121,6 @@ def test_a_cancelled_call_raises_and_the_next_one_works(evaluator: Evaluator, pr
     assert evaluator.evaluate(PROBLEM, preparation, kernel()).verdict is Verdict.AUDITED
 
 
-def children(name: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if any(name in argument for argument in process.cmdline()) and "bwrap" not in process.name():
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 def busy(runner: psutil.Process) -> bool:
     """Return whether a runner has computed for longer than it takes to start."""
     try:
@@ -189,73 +171,6 @@ def test_a_kernel_that_is_slower_than_the_incumbent_is_timed_no_further(
     assert min(result.comparisons[0].pairs for result in results) <= MIN_PAIRS
 
 
-def test_the_next_kernels_runner_is_started_while_one_is_audited(
-    work_dir: Path, preparation: Preparation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(CpuHost, "starts_ahead", True)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-    def waiting() -> list[psutil.Process]:
-        return [process for process in children("gpu_worker/runner.py") if process.status() != psutil.STATUS_ZOMBIE]
-
-    with Evaluator(Target.CPU, work_dir) as evaluator:
-        assert evaluator.evaluate(PROBLEM, preparation, kernel()).verdict is Verdict.AUDITED
-        [first] = waiting()
-        assert evaluator.evaluate(PROBLEM, preparation, kernel(KERNEL + "// another\n")).verdict is Verdict.AUDITED
-        [second] = waiting()
-        assert second.pid != first.pid, "each kernel has a process of its own"
-        sandbox = [parent for parent in second.parents() if "bwrap" in parent.name()]
-        second.kill()
-        psutil.wait_procs([second, *sandbox], timeout=10)
-        assert evaluator.evaluate(PROBLEM, preparation, kernel(KERNEL + "// a third\n")).verdict is Verdict.AUDITED
-        [third] = waiting()
-        assert [path.name for path in next(tmp_path.glob("cupilot-runner-*")).iterdir()] == [], "it was given no kernel"
-    assert still_running([third]) == []
-    assert not list(tmp_path.glob("cupilot-runner-*"))
-
-
-def test_the_next_problems_reference_is_started_ahead_and_stands_still_while_a_kernel_is_judged(
-    work_dir: Path, preparation: Preparation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(CpuHost, "starts_ahead", True)
-    judge, others = JudgeProcess.ask, children("gpu_worker/reference/main.py")
-    stopped: list[int] = []
-
-    def references() -> dict[int, psutil.Process]:
-        found = children("gpu_worker/reference/main.py")
-        return {process.pid: process for process in found if process not in others}
-
-    def two() -> dict[int, psutil.Process]:
-        """Return the problem's and one that waits, when the latter has begun."""
-        deadline = time.monotonic() + 20
-        while len(found := references()) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert len(found) == 2
-        return found
-
-    def watching(process: JudgeProcess, request: Any, *more: Any, **named: Any) -> Any:
-        if isinstance(request, JudgeRequest):
-            stopped.extend(pid for pid, item in references().items() if item.status() == psutil.STATUS_STOPPED)
-        return judge(process, request, *more, **named)
-
-    monkeypatch.setattr(JudgeProcess, "ask", watching)
-    with Evaluator(Target.CPU, work_dir) as evaluator:
-        assert evaluator.prepare(PROBLEM).preparation is not None
-        first = two()
-        assert evaluator.evaluate(PROBLEM, preparation, kernel()).verdict is Verdict.AUDITED
-        assert len(stopped) == 1
-        other = PROBLEM.model_copy(update={"source": PROBLEM.source + "\n"})
-        assert evaluator.prepare(other).preparation is not None
-        second = two()
-        assert list(first.keys() & second.keys()) == stopped, "the one that waited"
-        [waiting] = second.keys() - first.keys()
-        second[waiting].kill()
-        psutil.wait_procs([second[waiting]], timeout=10)
-        assert evaluator.prepare(PROBLEM).preparation is not None, "without it, one is started"
-        third = two()
-    assert still_running([*first.values(), *second.values(), *third.values()]) == []
-
-
 def test_a_killed_supervisor_leaves_no_process(work_dir: Path, preparation: Preparation, tmp_path: Path) -> None:
     (tmp_path / "preparation.json").write_text(preparation.model_dump_json())
     code = f"""
@@ -278,34 +193,6 @@ with Evaluator(Target.CPU, Path({str(work_dir)!r})) as evaluator:
     os.kill(worker.pid, signal.SIGKILL)
     worker.wait()
     assert still_running(started) == []
-
-
-def test_a_spare_runner_that_cannot_start_harms_no_kernel_under_way(
-    evaluator: Evaluator, preparation: Preparation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(CpuHost, "starts_ahead", True)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    start = Sandbox.start
-    failing = {2, 3, 5}
-    begun: list[int] = []
-
-    def short(sandbox: Sandbox, program: Program, *more: Any) -> Child:
-        if any("gpu_worker/runner.py" in word for word in program.argv):
-            begun.append(len(begun) + 1)
-            if begun[-1] in failing:
-                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-        return start(sandbox, program, *more)
-
-    monkeypatch.setattr(Sandbox, "start", short)
-    results = [evaluator.evaluate(PROBLEM, preparation, kernel(KERNEL + f"// {place}\n")) for place in range(4)]
-    assert [len(children("gpu_worker/runner.py")) > 0, len(list(tmp_path.glob("cupilot-runner-*")))] == [True, 1]
-    evaluator.close()
-    assert [item.verdict for item in (results[0], results[2], results[3])] == [Verdict.AUDITED] * 3
-    failure = results[1].failure
-    assert failure is not None, "without a spare it starts one, once"
-    assert (failure.kind, "Cannot allocate memory" in failure.message) == (FailureKind.INFRASTRUCTURE, True)
-    assert begun == [1, 2, 3, 4, 5, 6, 7], "a kernel's own and the next one's, of which the second and fifth failed"
-    assert not list(tmp_path.glob("cupilot-runner-*"))
 
 
 def test_a_kernel_is_reproduced_although_autotuning_broke_the_judge(

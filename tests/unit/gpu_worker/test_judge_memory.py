@@ -131,11 +131,13 @@ def test_memory_for_small_tensors_is_kept(served: Served, monkeypatch: pytest.Mo
     assert set(served.link._arenas) == set(served.server._memory) == {"given", "results"}
 
 
-@pytest.mark.parametrize(("free", "kept"), [(0.2, True), (0.05, False)])
+@pytest.mark.parametrize(("free", "sparing", "kept"), [(0.2, False, True), (0.05, False, False), (0.2, True, False)])
 def test_memory_for_tensors_that_leave_room_is_kept_while_there_is_some(
-    served: Served, monkeypatch: pytest.MonkeyPatch, free: float, kept: bool
+    served: Served, monkeypatch: pytest.MonkeyPatch, free: float, sparing: bool, kept: bool
 ) -> None:
     monkeypatch.setattr(room, "LARGE_SHARE", 10.0)
+    served.link._room.sparing = sparing
+    served.link.wait_ready()
     monkeypatch.setattr(type(served.link.device), "free_share", lambda _: free)
     released: list[bool] = []
     monkeypatch.setattr(served.server._device, "release_unused", lambda: released.append(True))
