@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cupilot.domain.evaluation import MAX_LOG_CHARACTERS, Baseline, Failure, FailureKind
+from cupilot.domain.evaluation import LACKS_MEMORY, MAX_LOG_CHARACTERS, Baseline, Failure, FailureKind
 from cupilot.domain.imported import ImportedKernel
 from gpu_worker.build import BuiltKernel
 from gpu_worker.judge_process import JudgeTimeout, JudgingFailed, OnStage, UnusableJudge
@@ -38,7 +38,8 @@ class Judging:
         Once more, sparing memory, where the judge had too little.
         """
         judged = self._judged(subject, built, call)
-        if judged.failure is not None and judged.failure.lacks_memory and self._judge.spare(subject.problem):
+        short = judged.failure is not None and judged.failure.details.get("code") == LACKS_MEMORY
+        if short and self._judge.spare(subject.problem):
             return self._judged(subject, built, call)
         return judged
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cupilot.domain.errors import InvalidProblem
-from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Preparation, Tracing
+from cupilot.domain.evaluation import LACKS_MEMORY, Evaluation, Failure, FailureKind, Preparation, Tracing
 from cupilot.domain.evolution.fitness import floor_share
 from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.evolution.pipeline import Done, Judged, Outcome, WrongConversion
@@ -34,7 +34,8 @@ class LacksMemory(InfrastructureFailure):
 
 def infrastructure(failure: Failure) -> InfrastructureFailure:
     """Return the exception for a failure that says nothing about the kernel or the problem."""
-    return (LacksMemory if failure.lacks_memory else InfrastructureFailure)(failure.message)
+    lacks_memory = failure.details.get("code") == LACKS_MEMORY
+    return (LacksMemory if lacks_memory else InfrastructureFailure)(failure.message)
 
 
 def raise_infrastructure(failure: Failure | None) -> None:

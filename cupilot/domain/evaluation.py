@@ -98,11 +98,6 @@ class Failure(Value):
     details: dict[str, JsonValue] = {}
     """E.g. ``index``, ``expected``, ``got``, ``wrong_fraction``, ``pattern``, ``law``, ``lines``, ``signal``."""
 
-    @property
-    def lacks_memory(self) -> bool:
-        """Return whether the judge had too little memory for the problem."""
-        return self.details.get("code") == LACKS_MEMORY
-
 
 class Interval(Value):
     """A median with its 95 % confidence interval."""

@@ -44,8 +44,14 @@ def judge(session: Session, caller: Caller, kernel: str, idempotency_key: str | 
             author=caller.user,
         )
         if is_new:
-            add_injection(session, job, RELEASE, strategy=champion.strategy, kernel=champion.kernel)
-            extend_first_payload(session, job, **{PAYLOAD: champion.kernel.content_hash()})
+            measure_only(session, job, kernel)
         return job, is_new
 
     return once(session, caller.team_id, idempotency_key, request_hash, make)
+
+
+def measure_only(session: Session, job: Job, kernel: str) -> None:
+    """Have a new job measure the champion with this kernel, and nothing else."""
+    champion = by_kernel(kernel)
+    add_injection(session, job, RELEASE, strategy=champion.strategy, kernel=champion.kernel)
+    extend_first_payload(session, job, **{PAYLOAD: champion.kernel.content_hash()})

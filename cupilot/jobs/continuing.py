@@ -18,12 +18,13 @@ from cupilot.domain.people import Caller
 from cupilot.domain.states import JobState
 from cupilot.domain.steering import DirectiveKind
 from cupilot.domain.value import digest
+from cupilot.jobs import champions, remeasuring
 from cupilot.jobs.importing import judges_a_file
 from cupilot.jobs.submission import check_agents, once
 from cupilot.schemas.steering import ForkRequest, RetryRequest
 from cupilot.storage.db.tables.jobs import Candidate, Directive, Job
 from cupilot.storage.jobs.estimates import NO_TEMPLATE
-from cupilot.storage.jobs.jobs import get_job, job_spec, submit_job
+from cupilot.storage.jobs.jobs import extend_first_payload, first_payload, get_job, job_spec, submit_job
 from cupilot.storage.jobs.progress import kernel_of, strategy_of, survivors_of
 from cupilot.storage.jobs.steering import add_injection, candidate_of_job, in_force
 
@@ -100,6 +101,19 @@ def retry_job(
     (job, False) for a repeated key. Raises :class:`Conflict` for a job that goes on, or that has succeeded.
     """
     old = get_job(session, team_id, job_id)
+    _refuse_futile(session, old, spec)
+    job, is_new = submit_job(
+        session, team_id, spec, idempotency_key=idempotency_key, request_hash=request_hash, author=author
+    )
+    if is_new:
+        job.retry_of_id = old.id
+        if not _measures_one_kernel(session, old, job):
+            _go_on(session, old, job, min(TAKEN_OVER, spec.budgets.candidates), author)
+        session.flush()
+    return job, is_new
+
+
+def _refuse_futile(session: Session, old: Job, spec: JobSpec) -> None:
     if not old.state.final:
         raise Conflict(f"the job has not ended: {old.state.value}", hint="steer it, or cancel it first")
     if judges_a_file(session, old):
@@ -118,20 +132,29 @@ def retry_job(
             f"a retry would fail as the job did: agents {old.agents.value} have no template for its operator",
             hint="submit the problem with agents hybrid or llm, where the service has a model",
         )
-    job, is_new = submit_job(
-        session, team_id, spec, idempotency_key=idempotency_key, request_hash=request_hash, author=author
-    )
-    if is_new:
-        job.retry_of_id = old.id
-        for survivor in survivors_of(session, old, min(TAKEN_OVER, spec.budgets.candidates)):
-            _take_over(session, job, survivor, author)
-        job.forked_from_id = old.forked_from_id
-        for kind, names in _CARRIED_ON.items():
-            for directive in in_force(session, old.id, kind):
-                values = {name: getattr(directive, name) for name in (*names, "kind", "strategy", "author")}
-                session.add(Directive(id=uuid.uuid4(), job_id=job.id, **values))
-        session.flush()
-    return job, is_new
+
+
+def _measures_one_kernel(session: Session, old: Job, job: Job) -> bool:
+    """Have a retry measure the kernel that the old job was there for; False where that was a search."""
+    payload = first_payload(session, old)
+    if champions.PAYLOAD in payload:
+        champions.measure_only(session, job, payload[champions.PAYLOAD])
+    elif remeasuring.PAYLOAD in payload:
+        extend_first_payload(session, job, **{remeasuring.PAYLOAD: payload[remeasuring.PAYLOAD]})
+    else:
+        return False
+    return True
+
+
+def _go_on(session: Session, old: Job, job: Job, kernels: int, author: str) -> None:
+    """Begin a retry with the old job's best kernels and its directives."""
+    for survivor in survivors_of(session, old, kernels):
+        _take_over(session, job, survivor, author)
+    job.forked_from_id = old.forked_from_id
+    for kind, names in _CARRIED_ON.items():
+        for directive in in_force(session, old.id, kind):
+            values = {name: getattr(directive, name) for name in (*names, "kind", "strategy", "author")}
+            session.add(Directive(id=uuid.uuid4(), job_id=job.id, **values))
 
 
 def fork_job(

@@ -17,6 +17,7 @@ from cupilot.domain.job import Budgets
 from cupilot.domain.problem import NumericsPolicy, Problem, Target
 from cupilot.domain.states import JobState, StepKind, WorkerKind
 from cupilot.jobs.champions import judge
+from cupilot.jobs.continuing import retry_job
 from cupilot.jobs.submission import submit
 from cupilot.schemas import JobRequest, ProblemInput
 from cupilot.settings import Settings
@@ -24,6 +25,7 @@ from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.jobs import Directive, Job
 from cupilot.storage.db.tables.pool import PoolRow
 from cupilot.storage.jobs.evolving import store_kernel
+from cupilot.storage.jobs.jobs import job_spec
 from cupilot.storage.people.teams import ensure_team
 from cupilot.storage.pool.rows import remember
 from cupilot.storage.queue.cluster import register_worker
@@ -240,3 +242,16 @@ def test_a_champion_that_does_not_count_here_fails_with_its_reason(database: Dat
     job = _judged(Rig(database, settings), refuses=True)
     assert (job.state, job.reason) == (JobState.FAILED, "no_valid_kernel")
     assert "1 wrong_value" in (job.message or "")
+
+
+def test_a_retry_judges_the_champion_too_and_nothing_else(database: Database, settings: Settings) -> None:
+    rig = Rig(database, settings)
+    job = _judged(rig, refuses=True)
+    rig.judge = CardJudge()
+    with rig.database.transaction() as session:
+        spec = job_spec(session, session.get_one(Job, job.id))
+        again, _ = retry_job(session, job.team_id, job.id, spec, author="ann", idempotency_key=None, request_hash="a")
+    rig.run()
+    assert rig.job(again.id).state is JobState.SUCCEEDED
+    assert [step.kind for step in rig.steps(again.id)] == [StepKind.PREPARE, StepKind.EVALUATE, StepKind.CONFIRM]
+    assert len(rig.candidates(again.id)) == 1

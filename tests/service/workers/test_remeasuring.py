@@ -12,11 +12,12 @@ from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import Problem
 from cupilot.domain.states import JobState, StepKind, StepState
+from cupilot.jobs.continuing import retry_job
 from cupilot.jobs.remeasuring import LABEL, submit_remeasurement
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.jobs import Candidate, Job
-from cupilot.storage.jobs.jobs import request_cancel
+from cupilot.storage.jobs.jobs import job_spec, request_cancel
 from cupilot.storage.jobs.measurements import measurements
 from cupilot.storage.operations.views import quarantine
 from cupilot.storage.pool.leaderboards import BoardViewer, leaderboard, list_leaderboards
@@ -91,6 +92,19 @@ def test_it_can_be_cancelled(rig: Rig) -> None:
     rig.run()
     assert rig.job(job.id).state is JobState.CANCELLED
     assert uuid.UUID(rig.job(job.id).labels[LABEL]) == winner.id
+
+
+def test_a_retry_measures_the_kernel_too_and_nothing_else(rig: Rig) -> None:
+    winner = _winner(rig)
+    job = _again(rig, winner)
+    with rig.database.transaction() as session:
+        request_cancel(session, job.team_id, job.id)
+        spec = job_spec(session, session.get_one(Job, job.id))
+        again, _ = retry_job(session, job.team_id, job.id, spec, author="ann", idempotency_key=None, request_hash="a")
+    rig.run()
+    assert rig.job(again.id).state is JobState.SUCCEEDED
+    assert [step.kind for step in rig.steps(again.id)] == [StepKind.PREPARE, StepKind.EVALUATE, StepKind.CONFIRM]
+    assert [candidate.kernel_hash for candidate in rig.candidates(again.id)] == [winner.kernel_hash]
 
 
 def test_a_kernel_in_quarantine_is_judged_anew_and_counts_for_what_it_proves(
