@@ -140,6 +140,9 @@ class Evaluator:
             return PreparationResult(preparation=self._preparation(problem, answer))
         except (Interrupted, JudgingFailed, Unavailable, OSError, ValidationError) as error:
             return PreparationResult(failure=self._failure_of(error, "the reference"))
+        except BaseException:
+            self._judge.close()
+            raise
         finally:
             if self._judge.problem is None:
                 self._judge.close_problem()
@@ -154,6 +157,9 @@ class Evaluator:
                 return Tracing(failure=answer.failure) if isinstance(answer, Unusable) else Tracing(facts=answer.facts)
             except (Interrupted, JudgingFailed, Unavailable, OSError) as error:
                 return Tracing(failure=self._failure_of(error, "the file"))
+            except BaseException:
+                self._judge.close()
+                raise
             finally:
                 self._judge.close_problem()
 
@@ -233,6 +239,9 @@ class Evaluator:
         except (JudgingFailed, OSError) as error:
             self._judge.close()
             results = replace(results, interruption=endings.machine_failure(error))
+        except BaseException:  # what the judge still answers would be taken for the next kernel's
+            self._judge.close()
+            raise
         phases, seconds = call.phases.until_now(), call.phases.elapsed()
         recalled = results.recalled
         if recalled is not None and recalled.evaluation is not None and results.interruption is None:
@@ -280,6 +289,7 @@ class Evaluator:
         if isinstance(kernel, ImportedKernel):
             return
         if call.thorough:
+            self._judge.close()  # the replay allocates all tensors again
             memory = self._host.watched_memory(built.binary, built.plan, subject.preparation.facts.tensors)
             results = replace(results, memory=memory)
         else:

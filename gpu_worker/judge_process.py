@@ -99,9 +99,11 @@ class ReferenceEnded(JudgingFailed):
 class JudgeTimeout(JudgingFailed):
     """The judge did not finish a stage in time."""
 
-    def __init__(self, stage: str, seconds: float) -> None:
+    def __init__(self, stage: str, seconds: float, *, overall: bool = False) -> None:
+        """Name the stage and its limit; ``overall``: the whole request's time was up before the stage's own."""
         super().__init__(f"{stage} did not finish within {seconds:.0f} s")
         self.stage = stage
+        self.overall = overall
 
 
 class Interrupted(Exception):
@@ -237,7 +239,7 @@ class JudgeProcess:
         if cancelled():
             raise Interrupted
         if deadline.expired():
-            raise JudgeTimeout(deadline.name, deadline.limit)
+            raise JudgeTimeout(deadline.name, deadline.limit, overall=deadline.total < deadline.stage)
 
     def _handle_event(self, event: messages.Event, deadline: _Deadline) -> None:
         deadline.count(event)

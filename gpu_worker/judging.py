@@ -6,6 +6,7 @@ into failures: of the kernel, or of the machine.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from cupilot.domain.evaluation import LACKS_MEMORY, MAX_LOG_CHARACTERS, Baseline, Failure, FailureKind
@@ -40,21 +41,24 @@ class Judging:
         judged = self._judged(subject, built, call)
         short = judged.failure is not None and judged.failure.details.get("code") == LACKS_MEMORY
         if short and self._judge.spare(subject.problem):
+            self._judge.close()
             return self._judged(subject, built, call)
         return judged
 
     def _judged(self, subject: EvaluationInput, built: BuiltKernel, call: Call) -> Judged:
         call.phases.enter("open")
+        began = time.monotonic()
         self._judge.open(subject.problem, subject.preparation.facts, call)
+        opening = time.monotonic() - began
         order = order_of(subject, built, call)
         if call.thorough:
             order = order.model_copy(update={"baselines": self._thorough})
-        return self._with_device_checked(self.ordered(order, call, call.phases.stage))
+        return self._with_device_checked(self.ordered(order, call, call.phases.stage, opening=opening))
 
     def confirm(self, subject: EvaluationInput, built: BuiltKernel, call: Call) -> ConfirmationResult:
         """Time a kernel for the second time, in a fresh runner."""
         order = order_of(subject, built, call).model_copy(update={"only_timing": True})
-        repeated = self.ordered(order, call, call.phases.stage)
+        repeated = self._with_device_checked(self.ordered(order, call, call.phases.stage))
         if not self._autotune or repeated.failure is not None:
             return ConfirmationResult(repeated)
         return self._with_autotuned(repeated, order, call)
@@ -73,21 +77,28 @@ class Judging:
         comparisons = tuple(item for item in further.comparisons if item.baseline is Baseline.MAX_AUTOTUNE)
         return ConfirmationResult(repeated, comparisons, further.notes)
 
-    def ordered(self, order: KernelOrder, call: Call, on_stage: OnStage | None = None) -> Judged:
-        """Carry an order out in a runner of its own. Raises JudgingFailed where the judge or the reference ended."""
-        return self._completed(lambda: self._judge.judge(order, call, on_stage))
+    def ordered(
+        self, order: KernelOrder, call: Call, on_stage: OnStage | None = None, *, opening: float = 0.0
+    ) -> Judged:
+        """Carry an order out in a runner of its own. Raises JudgingFailed where the judge or the reference ended.
+
+        ``opening`` is how many seconds of the call's time it took to open the problem: where that was most of it, it is
+        no fault of the kernel's that the time was up.
+        """
+        return self._completed(lambda: self._judge.judge(order, call, on_stage), cut_short=opening > call.remaining())
 
     def ordered_in(self, runner: RunnerProcess, order: KernelOrder, call: Call) -> Judged:
         """Judge as :meth:`ordered` does, in a runner that the caller keeps."""
         return self._completed(lambda: self._judge.judge_in(runner, order, call))
 
-    def _completed(self, judge: Callable[[], Judged | Unusable]) -> Judged:
+    def _completed(self, judge: Callable[[], Judged | Unusable], *, cut_short: bool = False) -> Judged:
         """Return the judge's answer, with a failure where it timed out or could not judge."""
         try:
             answer = judge()
         except JudgeTimeout as error:
             self._judge.close()
-            return _failed(Failure(kind=FailureKind.TIMEOUT, message=f"the evaluation: {error}"))
+            kind = FailureKind.INFRASTRUCTURE if cut_short and error.overall else FailureKind.TIMEOUT
+            return _failed(Failure(kind=kind, message=f"the evaluation: {error}"))
         if isinstance(answer, Unusable):
             return _failed(answer.failure)
         if answer.failure is None and answer.eager is None:

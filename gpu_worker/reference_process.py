@@ -90,6 +90,7 @@ class ReferenceProcess:
         return self._child.wait(ENDING_SECONDS)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and wait until its memory is free: the next one may open the device at once."""
         self._theirs.close()
         self._child.kill()
+        self._child.wait_until_gone()

@@ -143,9 +143,10 @@ class WarmJudge:
         def begun(stage: str) -> None:
             if on_stage is not None:
                 on_stage(stage)
-            if stage == "auditing":
+            if stage == "auditing" and not order.screening and not order.only_timing:
                 self._start_spare_runner()
 
+        self._spare_reference = _alive(self._spare_reference)
         if self._spare_reference is not None:
             self._spare_reference.pause()
         self._reference.resume()
@@ -176,10 +177,7 @@ class WarmJudge:
         return _alive(spare) or RunnerProcess(self._host, self._sandbox)
 
     def _start_spare_runner(self) -> None:
-        """Start the next kernel's runner while one is audited: nothing is timed then.
-
-        Of a sweep's point nothing is audited: the runner for the whole judgement then starts while it is screened.
-        """
+        """Start the next kernel's runner while one is audited: nothing is timed then."""
         if self._host.starts_ahead and self._spare_runner is None:
             self._spare_runner = _started(lambda: RunnerProcess(self._host, self._sandbox))
 
@@ -237,7 +235,8 @@ class WarmJudge:
         reference.pause()
         if isinstance(accepted, messages.Unusable) and accepted.last:
             self.close()
-        self._start_spare_reference()
+        if not compiling:
+            self._start_spare_reference()
         return accepted
 
     def _ready(self) -> JudgeProcess:

@@ -41,7 +41,7 @@ class BaselineLink:
         if self._slots is not None and self._slots.count >= count:
             return
         self.release()
-        self._slots = slots = Slots(self._device, self._given, {}, count)
+        self._slots = slots = self._reference.with_room(lambda: Slots(self._device, self._given, {}, count))
         attach = messages.Attach(use="slots", handle=slots.handle)
         self._reference.ask(attach, messages.Answer, slots.descriptors)
         self._reference.ask(messages.Bind(slots=slots.offsets()), messages.Answer)

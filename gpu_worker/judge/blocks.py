@@ -81,9 +81,13 @@ class Blocks:
         *,
         hold: Hold,
         launch_timeout: float,
+        slowest: float,
         lent: LentMemory | None = None,
     ) -> None:
-        """``lent`` is the memory that the runner was lent for results."""
+        """``slowest`` is the longest of a launch that works, in seconds; one of a block may take ``launch_timeout``.
+
+        ``lent`` is the memory that the runner was lent for results.
+        """
         self.slots = slots
         self.fillings = fillings
         self.copied = False
@@ -94,6 +98,7 @@ class Blocks:
         self._device = device
         self._hold = hold
         self._launch_timeout = launch_timeout
+        self._slowest = slowest
         self._lent = lent
         self._random = random.Random()
         self._decoys = min(DECOYS, slots.count // DECOY_SHARE)
@@ -149,9 +154,9 @@ class Blocks:
         return Filling(order, laws, compared, digests, self.slots.watch(order))
 
     def run(self, order: Sequence[int], timeout: float | None = None) -> BlockTime:
-        """Launch the kernel once for each slot; ``timeout`` is for a launch. The runner is stopped afterwards."""
+        """Launch the kernel once for each slot, the slowest within ``timeout``; the runner is stopped afterwards."""
         self._lay_decoys(order)
-        seconds = (timeout or self._launch_timeout) * len(order)
+        seconds = (timeout or self._launch_timeout) + (len(order) - 1) * self._slowest
         if self.graphs:
             self._link.capture(order)
         self.flush(len(order))

@@ -27,6 +27,9 @@ MOST_ERROR = 0.05
 _BASE = "base"
 """Name of the seed of the draw that derived laws share."""
 
+BASE_SHARE = 0.25
+"""Of the memory for cases, what the draw that derived laws share may take beside them."""
+
 VISIBLE = 50.0
 """A perturbation is visible when it moves the output by this many tolerances."""
 
@@ -146,7 +149,7 @@ class Cases:
             return self._drawn
         drawn = self._reference.draw(self._seed(_BASE))
         size = sum(tensor.numel() * tensor.element_size() for tensor in drawn)
-        if size < self._budget / 16:
+        if size < BASE_SHARE * self._budget:
             self._drawn = drawn
         return drawn
 

@@ -205,6 +205,7 @@ class ReferenceLink:
         except UnusableReference as error:
             if error.kind is not FailureKind.OUT_OF_MEMORY:
                 raise
+        self._release([use for use in self._arenas if use == "results" or not getattr(question, "given", None)])
         self.device.release_unused()
         return ask(question.model_copy(update={"again": True}))
 
@@ -263,7 +264,7 @@ class ReferenceLink:
         if earlier is not None:
             self._release([use])
         size = max(needed, LEAST_BYTES)
-        self._arenas[use] = arena = self._with_room(lambda: self.device.allocate(size))
+        self._arenas[use] = arena = self.with_room(lambda: self.device.allocate(size))
         question = messages.Attach(use=use, handle=arena.handle)
         try:
             self._accepted(self._exchange(question.as_json(), arena.descriptors), messages.Answer)
@@ -272,7 +273,7 @@ class ReferenceLink:
             raise
         return arena
 
-    def _with_room(self, take: Callable[[], _T]) -> _T:
+    def with_room(self, take: Callable[[], _T]) -> _T:
         """Take memory, again after the other process has given back what it can spare."""
         try:
             return take()
@@ -296,8 +297,9 @@ class ReferenceLink:
     def _tensors(self, answer: messages.Tensors) -> list[torch.Tensor]:
         layouts, memory = self._answered(answer)
         at = zip(layouts, places(layouts)[0], strict=True)
-        copies = [self._with_room(partial(layout.copy, memory, place)) for layout, place in at]
-        if self._room.is_tight() or self._room.is_short():
+        copies = [self.with_room(partial(layout.copy, memory, place)) for layout, place in at]
+        handed_over = sum(arena.bytes.numel() for arena in self._arenas.values())
+        if self._room.is_tight(handed_over) or self._room.is_short():
             kept = KEPT_SHARE * self.device.memory_bytes
             self._release([use for use, arena in self._arenas.items() if arena.bytes.numel() > kept])
         return copies

@@ -31,9 +31,10 @@ class Room:
     specs: Sequence[TensorSpec] = ()
     """Of the problem's tensors, when they are known."""
 
-    def is_tight(self) -> bool:
-        """Return whether the problem is likely to need all the memory that there is."""
-        return self.sparing or sum(spec.nbytes for spec in self.specs) > LARGE_SHARE * self.device.memory_bytes
+    def is_tight(self, handed_over: int = 0) -> bool:
+        """Return whether the problem is likely to need all the memory; so many bytes are kept to hand tensors over."""
+        needed = max(sum(spec.nbytes for spec in self.specs), handed_over)
+        return self.sparing or needed > LARGE_SHARE * self.device.memory_bytes
 
     def is_short(self) -> bool:
         """Return whether too little memory is free for the other process."""

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from cupilot.domain.evaluation import Baseline, Comparison, FailureKind, Interval, LawResult
@@ -223,12 +223,15 @@ class Session:
             facts = link.load(order.binary, [launch.model_dump(mode="json") for launch in order.launches])
         link.use(slots)
         self._lent = lend(device, slots, self._specs, link) if order.imported else None
-        timeout = max(MIN_LAUNCH_SECONDS, SLOWEST * self._baseline_seconds)
+        slowest = SLOWEST * self._baseline_seconds
+        timeout = max(MIN_LAUNCH_SECONDS, slowest)
         first = FIRST_LAUNCH_SECONDS if order.imported else timeout
         if laws.PERTURBED in order.laws:
             self._cases.perturb(order.tolerances[laws.OWN])
         bounds = Bounds(order.tolerances, self._reference_error, self._precision)
-        blocks = Blocks(link, device, slots, self._fillings, hold=hold, launch_timeout=timeout, lent=self._lent)
+        blocks = Blocks(
+            link, device, slots, self._fillings, hold=hold, launch_timeout=timeout, slowest=slowest, lent=self._lent
+        )
         comparer = Comparer(
             slots, self._specs, reference=self._reference, pytorch=self._pytorch, cases=self._cases, bounds=bounds
         )
@@ -338,10 +341,10 @@ class Session:
                 raise KernelFailed(FailureKind.OUT_OF_MEMORY, message)
             while self._slots:  # before there are others, for which there would be no room
                 self._slots.popitem()[1].close()
-            self._slots = {key: Slots(self._device, self._specs, workspace, min(count, limit))}
-        slots = self._slots[key]
-        slots.renew()
-        return slots
+            room = partial(Slots, self._device, self._specs, workspace, min(count, limit))
+            self._slots = {key: self._reference.with_room(room)}
+        self._slots[key].renew()
+        return self._slots[key]
 
     def _slot_count(self, block_seconds: float) -> int:
         """Return enough slots to exceed the cache, and for blocks of a kernel that is twice as fast as PyTorch."""
@@ -382,8 +385,7 @@ class Session:
 
     def _time_baseline(self) -> list[float]:
         """Return microseconds of PyTorch eager alone: the cache flushed before each block, over rotated inputs."""
-        count = self._slot_count(self._device.block_seconds)
-        slots = self._slots_for({}, count)
+        slots = self._slots_for({}, self._slot_count(self._device.block_seconds))
         count = max(1, min(slots.count, math.ceil(self._device.block_seconds / self._baseline_seconds)))
         self._pytorch.use(count)
         times: list[float] = []

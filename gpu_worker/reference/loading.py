@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from cupilot.domain.problem import DType
 from gpu_worker.judge.dtypes import DTYPES
-from gpu_worker.judge.refusal import REFERENCE_FILE, UnusableReference, blaming_reference
+from gpu_worker.judge.refusal import REFERENCE_FILE, UnusableReference, blaming_reference, out_of_memory
 from gpu_worker.reference.naming import argument_names, identifier, unique
 
 MAX_TENSORS = 512
@@ -155,7 +155,9 @@ def _draw(module: ModuleType, seed: int, device: torch.device) -> Any:
         try:
             with device:
                 return module.get_inputs()
-        except (RuntimeError, TypeError):  # it names a CPU generator, or needs numpy
+        except (RuntimeError, TypeError) as error:  # it names a CPU generator, or needs numpy
+            if out_of_memory(error):
+                raise
             torch.cuda.empty_cache()
     seed_everything(seed)
     return module.get_inputs()

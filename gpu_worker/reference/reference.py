@@ -67,6 +67,8 @@ class Reference:
         self.graph = Graph(nodes=(), outputs=())
         """Of the traced forward pass; empty until :meth:`facts`."""
         self.exact = True
+        self.answered_exactly = True
+        """False where the last exact answer is float32's, for lack of an answer in float64 or of memory for it."""
         """False where the reference cannot run in float64; then float32 stands in for it."""
         self.changes_state = False
         """True if calls change parameters or buffers, as an average that follows the inputs; after :meth:`notice`."""
@@ -165,6 +167,7 @@ class Reference:
         the batch; large results are float32 then. Without ``in_pieces`` that is an :class:`UnusableReference`.
         ``change`` is made to private copies of the tensors, in place, before they are used.
         """
+        self.answered_exactly = self.exact
         if not self.exact:
             return self._in_float32(tensors, change)
         try:
@@ -182,7 +185,8 @@ class Reference:
         if self._ran_exactly and not short:
             raise UnusableReference(f"forward has no answer in float64: {why[:500]}")
         outputs = self._in_float32(tensors, change)  # where it raises, it has no answer to these tensors at all
-        self.exact = False
+        self.answered_exactly = False
+        self.exact = short  # memory may be there the next time
         return outputs
 
     def run_selecting(self, tensors: Sequence[torch.Tensor], *, in_pieces: bool = True) -> list[Chosen]:

@@ -146,7 +146,7 @@ class ReferenceServer:
         outputs = self.reference.run_exact(self._given(question.given), in_pieces=question.again, change=moved)
         if question.rounded:
             outputs = self.reference.rounded(outputs)
-        return messages.ExactTensors(results=self._deliver(outputs), exact=self.reference.exact)
+        return messages.ExactTensors(results=self._deliver(outputs), exact=self.reference.answered_exactly)
 
     @_reply.register
     def _run_selecting(self, question: messages.RunSelecting) -> messages.SelectedTensors:
@@ -264,7 +264,7 @@ class ReferenceServer:
                 else messages.Selected(dim=selection.dim, keepdim=selection.keepdim, distinct=selection.distinct)
                 for selection in selections
             ],
-            exact=self.reference.exact,
+            exact=self.reference.answered_exactly,
         )
 
     def _place(self) -> None:

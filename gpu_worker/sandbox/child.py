@@ -166,11 +166,8 @@ class Child:
         """End what the program has started and left behind: it could still write to the program's folders."""
         if not self._may_start_processes:
             return
-        if self._in_bubblewrap:  # the name space's init is killed when bubblewrap ends, and all others with it
-            self._read_info()
-            deadline = time.monotonic() + _GONE_SECONDS
-            while self._init is not None and _lives(self._init) and time.monotonic() < deadline:
-                time.sleep(0.0005)
+        if self._in_bubblewrap:
+            self.wait_until_gone()
         elif user is None:  # without namespaces none has left the group
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -178,6 +175,13 @@ class Child:
             subprocess.run(
                 [*private_user.command(user), "/bin/kill", "-KILL", "--", "-1"], capture_output=True, check=False
             )
+
+    def wait_until_gone(self) -> None:
+        """Wait for the name space's init, which is killed when bubblewrap ends, and ends after all others in it."""
+        self._read_info()
+        deadline = time.monotonic() + _GONE_SECONDS
+        while self._init is not None and _lives(self._init) and time.monotonic() < deadline:
+            time.sleep(0.0005)
 
     def _ended(self, timeout: float | None) -> int:
         """Return the exit code as soon as there is one: with a timeout, subprocess only looks every 50 ms."""

@@ -84,7 +84,7 @@ def watched_memory(watched: ReplayedKernel, access: Access) -> MemoryWatch:
 
 def _silence(report: Finished) -> str:
     """Describe how far a tool got that found nothing."""
-    if sanitizer.finished(report.stdout):
+    if report.code == 0 and sanitizer.finished(report.stdout):
         return "found nothing"
     if report.timed_out:
         return f"stopped after {WATCHED_SECONDS:.0f} s, had found nothing until then"

@@ -45,6 +45,10 @@ _KINDS = {
 }
 """Driver error to ``FailureKind``; an error that is not named here is the plan's: ``launch_error``."""
 
+LACKS_MEMORY = "lacks_memory"
+"""As in :mod:`cupilot.domain.evaluation`, which a runner does not import."""
+
+_FULL = "the card has no room for the kernel's process; run fewer workers on it, or use a larger one"
 _FAULTY = "the card, its driver or this machine is at fault; nvidia-smi and the kernel log (Xid errors) say more"
 
 _DEFAULT_SHARED_BYTES = 48 * 1024
@@ -60,6 +64,8 @@ def _reported(otherwise: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
             try:
                 return method(*args, **kwargs)
             except driver.DriverError as error:
+                if otherwise == "infrastructure" and error.code == "OUT_OF_MEMORY":
+                    raise RunnerError(otherwise, f"{error}: {_FULL}", code=LACKS_MEMORY) from error
                 kind = _KINDS.get(error.code, otherwise)
                 what = f"{error}: {_FAULTY}" if kind == "infrastructure" else str(error)
                 raise RunnerError(kind, what, code=error.code) from error

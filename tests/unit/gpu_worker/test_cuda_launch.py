@@ -11,7 +11,7 @@ import pytest
 from cuda.bindings import driver as cu
 
 from cupilot.domain.errors import Unavailable
-from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.evaluation import LACKS_MEMORY, FailureKind
 from gpu_worker.targets.base import RunnerError
 from gpu_worker.targets.cuda import driver, installation, nvml, runner, tensor_maps
 from gpu_worker.targets.cuda.head_start import RECENT, HeadStart
@@ -131,6 +131,16 @@ def test_a_driver_error_is_reported_as_the_failure_it_means(code: str, kind: Fai
         fail()
     assert caught.value.kind == kind.value
     assert caught.value.details == {"code": code}
+
+
+def test_a_card_without_room_for_the_runner_says_nothing_of_the_kernel() -> None:
+    @runner._reported_as_machine
+    def fail() -> None:
+        raise driver.DriverError("OUT_OF_MEMORY", "opening the card")
+
+    with pytest.raises(RunnerError) as caught:
+        fail()
+    assert (caught.value.kind, caught.value.details) == ("infrastructure", {"code": LACKS_MEMORY})
 
 
 def test_every_reported_kind_is_one_of_the_domain() -> None:

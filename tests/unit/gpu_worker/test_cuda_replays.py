@@ -65,6 +65,11 @@ def test_what_a_checkers_silence_is_worth_is_said(monkeypatch: pytest.MonkeyPatc
     ]
 
 
+def test_a_replay_that_failed_says_nothing_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = watched(monkeypatch, memcheck=Finished(1, f"========= Target application returned an error\n{CLEAN}", ""))
+    assert watch.notes[0].startswith("compute-sanitizer, memcheck: did not run: ")
+
+
 def test_the_first_finding_is_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Finished(-9, "========= Error: Race reported between Write access at k+0x90\n", "", timed_out=True)
     watch = watched(monkeypatch, racecheck=found)

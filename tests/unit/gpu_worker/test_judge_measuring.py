@@ -108,6 +108,7 @@ class Bench:
             fillings,
             hold=hold,
             launch_timeout=5.0,
+            slowest=5.0,
         )
         self.comparer = Comparer(
             self.slots, subject.specs, reference=subject.reference, pytorch=pytorch, cases=subject.cases, bounds=bounds
@@ -138,6 +139,8 @@ class PythonLink:
         self.uncapturable = ""
         self.captures: list[list[int]] = []
         self.runs = self.replays = self.resets = 0
+        self.timeout = 0.0
+        """Of the last block."""
 
     def reset(self) -> None:
         self.resets += 1
@@ -151,8 +154,9 @@ class PythonLink:
         self.replays += 1
         return self.run(self.captures[-1], timeout, release)
 
-    def run(self, order: Sequence[int], timeout: float, release: Release | None = None) -> Ran:  # noqa: ARG002
+    def run(self, order: Sequence[int], timeout: float, release: Release | None = None) -> Ran:
         self.runs += 1
+        self.timeout = timeout
         if release is not None:
             release()
         started = time.perf_counter()
@@ -183,6 +187,13 @@ def _no_gradients() -> Iterator[None]:
 
 def softmax(given: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
     outputs[0].copy_(torch.softmax(given[0], dim=1))
+
+
+def test_one_launch_of_a_block_may_take_long() -> None:
+    bench = Bench(Subject("torch.softmax(x, dim=1)"), softmax)
+    bench.blocks._slowest = 0.01
+    bench.blocks.run([0, 1, 2])
+    assert bench.link.timeout == pytest.approx(5.02)
 
 
 def test_cases_are_made_again_where_memory_is_short() -> None:

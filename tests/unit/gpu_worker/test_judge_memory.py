@@ -145,6 +145,33 @@ def test_memory_for_tensors_that_leave_room_is_kept_while_there_is_some(
     assert (bool(served.link._arenas), released == []) == (kept, kept)
 
 
+def test_memory_that_was_kept_is_given_back_where_the_other_process_has_too_little(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "LARGE_SHARE", 10.0)
+    served.link.run(served.link.draw(7))
+    assert set(served.link._arenas) == {"given", "results"}
+    lacking = [torch.OutOfMemoryError("CUDA out of memory")]
+
+    def short(*given: Any) -> Any:
+        if lacking:
+            raise lacking.pop()
+        return draw(*given)
+
+    draw = served.server.reference.draw
+    monkeypatch.setattr(served.server.reference, "draw", short)
+    exchanged: list[str] = []
+    exchange = served.link._exchange
+
+    def watching(question: dict[str, Any], descriptors: Any = ()) -> Any:
+        exchanged.append(question["op"])
+        return exchange(question, descriptors)
+
+    monkeypatch.setattr(served.link, "_exchange", watching)
+    served.link.draw(8)
+    assert exchanged[:3] == ["draw", "detach", "draw"]
+
+
 def test_memory_to_share_is_asked_for_again_once_the_other_process_has_given_back(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

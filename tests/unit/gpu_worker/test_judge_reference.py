@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from types import ModuleType
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from cupilot.domain.problem import DType, GraphNode, NumericsPolicy, ProblemFact
 from gpu_worker.judge.copies import Change
 from gpu_worker.judge.laws import nudge
 from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.reference.loading import _draw
 from gpu_worker.reference.reference import Reference
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 
@@ -307,5 +309,19 @@ def test_what_mixes_a_batch_is_not_cut(device: CpuJudgeDevice, monkeypatch: pyte
         given = known.draw(3)
         short_of_memory(monkeypatch, rows=10)
         outputs = known.run_exact(given)
-    assert not known.exact
-    assert all(torch.allclose(one, two.to(one)) for one, two in zip(outputs, known.run(given), strict=True))
+        assert not known.answered_exactly
+        assert all(torch.allclose(one, two.to(one)) for one, two in zip(outputs, known.run(given), strict=True))
+        monkeypatch.undo()
+        known.run_exact(given)
+    assert known.answered_exactly, "once there is memory again"
+
+
+def test_a_draw_that_lacks_memory_is_not_made_on_the_host_instead() -> None:
+    module = ModuleType("large")
+
+    def get_inputs() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    module.get_inputs = get_inputs  # type: ignore[attr-defined]
+    with pytest.raises(torch.OutOfMemoryError):
+        _draw(module, 1, torch.device("meta"))

@@ -165,3 +165,17 @@ def test_where_pytorch_errs_too_much_in_one_launch_a_kernel_may_err_near_it_and_
     with pytest.raises(KernelFailed) as failed:
         comparer._exact_error(0, case)
     assert failed.value.kind is FailureKind.WRONG_VALUE
+
+
+def test_no_error_of_pytorch_lets_a_constant_pass() -> None:
+    subject = Subject("(x + 2.0**25) - 2.0**25", "torch.randn(64, 32) * 1000")
+    slots = subject.slots()
+    slots.poison(0)
+    slots.given(0)[0].copy_(torch.randn(64, 32, generator=torch.Generator().manual_seed(1)))
+    slots.outputs(0)[0].zero_()
+    bounds = Bounds({laws.OWN: 1e-3}, lambda _: 0.0, PRECISIONS[subject.policy])
+    comparer = Comparer(
+        slots, subject.specs, reference=subject.reference, pytorch=None, cases=subject.cases, bounds=bounds  # type: ignore[arg-type]
+    )  # fmt: skip
+    with pytest.raises(KernelFailed):
+        comparer._exact_error(0, comparer._case_of(0, laws.OWN))

@@ -165,3 +165,28 @@ def test_a_spare_runner_that_cannot_start_harms_no_kernel_under_way(
     assert (failure.kind, "Cannot allocate memory" in failure.message) == (FailureKind.INFRASTRUCTURE, True)
     assert begun == [1, 2, 3, 4, 5, 6, 7], "a kernel's own and the next one's, of which the second and fifth failed"
     assert not list(tmp_path.glob("cupilot-runner-*"))
+
+
+def test_nothing_is_left_of_a_reference_that_was_closed(evaluator: Evaluator) -> None:
+    assert evaluator.prepare(PROBLEM).preparation is not None
+    [before] = {process.pid for process in children("gpu_worker/reference/main.py")} or {0}
+    evaluator._judge.close_problem()
+    assert before
+    assert not psutil.pid_exists(before), "its memory would be missing to the next"
+
+
+def test_what_a_judge_still_answers_is_no_verdict_on_the_next_kernel(work_dir: Path, preparation: Preparation) -> None:
+    looks = 0
+
+    def failing() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks > 3:
+            raise MemoryError
+        return False
+
+    with Evaluator(Target.CPU, work_dir) as evaluator:
+        evaluator.evaluate(PROBLEM, preparation, kernel())
+        with pytest.raises(MemoryError):
+            evaluator.evaluate(PROBLEM, preparation, kernel(KERNEL + "// honest\n"), cancelled=failing)
+        assert evaluator._judge._process is None
