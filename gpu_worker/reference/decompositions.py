@@ -95,7 +95,15 @@ def _embedding_bag(  # noqa: PLR0917 - the call's own arguments
 def _as_strided(
     made_by: MadeBy, values: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Any:
-    """Elements by their places in a contiguous result of another call; what was given is followed as it lies."""
+    """Elements by their places in a contiguous result of another call; what was given is followed as it lies.
+
+    A diagonal stays a view, which ``fill_diagonal_`` writes to.
+    """
+    diagonal = values
+    while diagonal.dim() > 1:
+        diagonal = diagonal.diagonal()
+    if (diagonal.shape, diagonal.stride()) == (tuple(size), tuple(stride)) and values.dim() > 1 and not storage_offset:
+        return diagonal
     if made_by(values) is None or not values.is_contiguous() or values.storage_offset() or storage_offset:
         return NotImplemented
     places = torch.zeros((), dtype=torch.int64, device=values.device)

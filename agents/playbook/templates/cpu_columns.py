@@ -134,7 +134,7 @@ def _body(operator: Rows, layout: Layout, options: Options, *, keep: Expr | None
 def _row_values(values: tuple[tuple[str, str], ...]) -> list[str]:
     lines: list[str] = []
     for name, text in values:
-        lines += [f"T {name}[GROUP];", *_for_groups([f"{name}[g] = {text};"])]
+        lines += [f"T {name}[GROUP];", *_for_groups([f"{name}[g] = splat(lanes, {text});"])]
     return lines
 
 

@@ -49,6 +49,7 @@ typedef int vi __attribute__((vector_size(4 * SIMD)));
 struct Vector { static constexpr int width = SIMD; };
 static inline vf load(Vector, const float* p) { return *(const vf_unaligned*)p; }
 static inline vf splat(Vector, float value) { return vf{} + value; }
+static inline vf splat(Vector, vf value) { return value; }
 static inline vf splat(float value) { return vf{} + value; }
 static inline vf as_vector(vf value) { return value; }
 static inline vf as_vector(float value) { return splat(value); }

@@ -240,6 +240,7 @@ _MORE: dict[str, Builder] = {
     ),
     "aten.celu.default": lambda ops, node: _celu(ops),  # noqa: ARG005
     "aten.sigmoid_backward.default": _simple(2, lambda g, y: mul(g, mul(sub(_c(1), y), y))),
+    "aten.tanh_backward.default": _simple(2, lambda g, y: mul(g, sub(_c(1), mul(y, y)))),
 }
 FORMULAS: dict[str, Builder] = {**POINTWISE, **_MORE}
 """Every pointwise call that is written as an expression."""

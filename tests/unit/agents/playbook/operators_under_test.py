@@ -122,6 +122,9 @@ def rows() -> dict[str, Case]:
         "sum_last": _of(lambda x: torch.sum(x, dim=2, keepdim=True), 5, 40, 1037),
         "sum_middle": _of(lambda x: torch.sum(x, dim=1), 5, 600, 39),
         "mean_first": _of(lambda x: torch.mean(x, dim=0), 200, 130),
+        "columns_scaled_by_a_number": Case(
+            lambda x, s: (x - x.mean(0)) * torch.cos(s), {"x": _random(40, 130), "s": torch.tensor(0.3)}
+        ),
         "max_middle": _of(lambda x: torch.max(x, dim=1)[0], 5, 60, 40),
         "max_both": _of(lambda x: torch.max(x, dim=1), 5, 60, 40),
         "min_last": _of(lambda x: torch.min(x, dim=-1)[0], 40, 1037),

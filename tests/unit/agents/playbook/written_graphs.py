@@ -127,6 +127,9 @@ def moves() -> dict[str, Case]:
         "roll_all": _of(lambda a: a.roll(9), (5, 7)),
         "take": _of(torch.take, (5, 7), i=PLACES * 5 - 3),
         **{f"rot90_{turns}": _of(lambda a, k=turns: torch.rot90(a, k, (0, 2)), (3, 4, 5)) for turns in (-1, 0, 1, 2)},
+        "diagonal_filled": _of(lambda a: (a * 2).fill_diagonal_(-1.5).sum(-1), (5, 7)),
+        "diagonal_filled_of_a_product": _of(lambda a: torch.softmax((a @ a.mT).fill_diagonal_(-math.inf), -1), (5, 7)),
+        "diagonal_filled_of_a_cube": _of(lambda a: a.clone().fill_diagonal_(3), (4, 4, 4)),
         "as_strided": _of(lambda a: a.as_strided((3, 5), (7, 1), 2) * 2, (5, 7)),
         "as_strided_windows": _of(lambda a: a.as_strided((2, 9, 4), (17, 2, 1)).amax(-1), (2, 21)),
     }
