@@ -107,7 +107,9 @@ class WarmJudge:
     def open(self, problem: Problem, facts: ProblemFacts, call: Call) -> None:
         """Open a prepared problem unless it is open already, in fresh processes for a confirmation."""
         key = problem.content_hash()
-        if self._process is not None and self._process.alive() and self.problem == key and not call.thorough:
+        lives = self._process is not None and self._process.alive()
+        answers = self._reference is not None and self._reference.alive()
+        if lives and answers and self.problem == key and not call.thorough:
             return
         if call.thorough:
             self.close()

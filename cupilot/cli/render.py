@@ -194,12 +194,20 @@ def _standing(candidate: CandidateView) -> str:
     return f"{text}. {AFTER_QUARANTINE}" if candidate.after_quarantine else text
 
 
+def _stopped_by(evaluation: Evaluation, listed: Sequence[str]) -> str:
+    """Return which law ended the evaluation, where it is not among those that are ``listed`` as failed."""
+    details = evaluation.failure.details if evaluation.failure else {}
+    law = details.get("drawn", details.get("law"))
+    return "" if law is None or law in listed else f", then {law} failed"
+
+
 def _judged(evaluation: Evaluation) -> list[tuple[str, str]]:
     """Return what the judge found: what stopped the kernel, its speed, and where its time goes."""
     lines = _numbered("failure", evaluation.failure.message.splitlines() if evaluation.failure else [])
     failed = [law for law in evaluation.laws if not law.passed]
     if evaluation.laws:
-        lines.append(("input laws", f"{len(evaluation.laws) - len(failed)} of {len(evaluation.laws)} passed"))
+        passed = f"{len(evaluation.laws) - len(failed)} of {len(evaluation.laws)} passed"
+        lines.append(("input laws", passed + _stopped_by(evaluation, [law.law for law in failed])))
     lines += _numbered("failed", [f"{law.law}: error {law.error:.3g}, accepted {law.tolerance:.3g}" for law in failed])
     if evaluation.comparisons:
         lines += _speedups(evaluation) + _tunables(evaluation)

@@ -154,7 +154,8 @@ class BatchRun:
             if entry is not None:
                 following = tuple(self._position(step) for step in self._queue.following(card.name, AHEAD))
                 card.entry, card.started, ordered = entry, time.monotonic(), True
-                card.connection.send(Order(self._position(entry), following))
+                with suppress(OSError):  # one that has just died; reading from it tells
+                    card.connection.send(Order(self._position(entry), following))
         return ordered
 
     def _position(self, entry: BatchEntry) -> int:

@@ -109,6 +109,13 @@ def shown(*options: str, **changes: Any) -> Any:
     return result
 
 
+def test_the_law_that_ended_an_evaluation_is_named_beside_those_that_passed() -> None:
+    laws = [{"law": "own", "passed": True, "error": 0.0, "tolerance": 1.0, "reference_error": 0.0}]
+    failure = {"kind": "wrong_value", "message": "wrong", "details": {"law": "constant_rows"}}
+    evaluation = WHOLE["evaluation"] | {"laws": laws, "failure": failure}
+    assert "1 of 1 passed, then constant_rows failed" in shown(evaluation=evaluation).output
+
+
 def test_a_candidate_shows_how_far_it_came_how_fast_it_is_and_why() -> None:
     result = shown(verdict="quarantined", failure="below_floor")
     assert result.exit_code == 0, result.output
