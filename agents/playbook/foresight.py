@@ -25,19 +25,23 @@ REFUSED: dict[str, tuple[str, ...]] = {
         "bernoulli", "cholesky_inverse", "frexp", "gcd", "geqrf", "i0", "igamma", "igammac",
         "lcm", "lu_unpack", "masked_select", "mode", "multinomial", "nanmedian", "nextafter", "nonzero", "normal",
         "ormqr", "poisson", "pinverse", "polygamma", "qr", "segment_reduce", "svd", "triangular_solve",
-        "unique_consecutive",
+        "unique", "unique_consecutive",
     ),
+    "torch.nn.functional": ("ctc_loss",),
     "torch.linalg": (
         "eig", "eigh", "eigvals", "eigvalsh", "householder_product", "lstsq", "lu", "lu_factor", "matrix_exp", "pinv",
         "qr", "svd", "svdvals",
     ),
     "torch.special": (
-        "airy_ai", "bessel_j0", "bessel_j1", "erfcx", "i0e", "i1", "i1e", "log_ndtr", "ndtri", "zeta",
+        "airy_ai", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "chebyshev_polynomial_t",
+        "chebyshev_polynomial_u", "erfcx", "hermite_polynomial_h", "hermite_polynomial_he", "i0e", "i1", "i1e",
+        "laguerre_polynomial_l", "legendre_polynomial_p", "log_ndtr", "ndtri", "zeta",
     ),
 }  # fmt: skip
 """Functions of PyTorch whose call the compiler certainly refuses, by module; a test holds them to what it supports."""
 
 _PREFIXES = {"torch.linalg": "linalg_", "torch.special": "special_"}
+_RENAMED = {"unique": "_unique2"}
 _ENTRY = ("get_inputs", "get_init_inputs")
 
 
@@ -123,7 +127,12 @@ def _refused(function: ast.expr, names: dict[str, str]) -> str | None:
     first, _, rest = dotted.partition(".")
     whole = f"{names[first]}.{rest}".rstrip(".") if first in names else ""
     module, _, name = whole.rpartition(".")
-    return f"{_PREFIXES.get(module, '')}{name}" if name in REFUSED.get(module, ()) else None
+    return aten_name(module, name) if name in REFUSED.get(module, ()) else None
+
+
+def aten_name(module: str, name: str) -> str:
+    """Return how ATen names a function of :data:`REFUSED`."""
+    return f"{_PREFIXES.get(module, '')}{_RENAMED.get(name, name)}"
 
 
 def _dotted(function: ast.expr) -> str | None:

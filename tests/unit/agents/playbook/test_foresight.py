@@ -7,7 +7,7 @@ import torch
 
 from agents.interface import NoTemplate
 from agents.playbook.compiler.lowering import supported
-from agents.playbook.foresight import _PREFIXES, REFUSED, by_text, foreseen, said
+from agents.playbook.foresight import REFUSED, aten_name, by_text, foreseen, said
 from agents.playbook.recognition.values import base_name
 from agents.playbook.templates.launches import as_launches
 from cupilot.domain.problem import Graph, NumericsPolicy, ProblemFacts, Target
@@ -90,7 +90,7 @@ def test_a_text_without_such_a_call_promises_nothing() -> None:
 @pytest.mark.parametrize(("module", "name"), FUNCTIONS)
 def test_what_is_said_to_be_refused_is_an_operator_that_no_lowering_knows(module: str, name: str) -> None:
     known = {base_name(op) for op in supported()}
-    aten = f"{_PREFIXES.get(module, '')}{name}"
+    aten = aten_name(module, name)
     assert hasattr(torch.ops.aten, aten), aten
     assert aten not in known
     place = {"torch": torch, "torch.linalg": torch.linalg, "torch.special": torch.special}
@@ -99,7 +99,8 @@ def test_what_is_said_to_be_refused_is_an_operator_that_no_lowering_knows(module
 
 @pytest.mark.parametrize(
     "function",
-    [torch.i0, torch.special.i0e, lambda x: torch.polygamma(1, x), lambda x: torch.mode(x)[0],
+    [torch.i0, torch.special.i0e, lambda x: torch.special.chebyshev_polynomial_t(x, 3), torch.unique,
+     lambda x: torch.polygamma(1, x), lambda x: torch.mode(x)[0],
      lambda x: torch.linalg.qr(x)[0], torch.linalg.svdvals,
      lambda x: torch.histc(x, 4), lambda x: torch.bincount((x * 3).long().flatten())],
 )  # fmt: skip
