@@ -91,6 +91,7 @@ def _used(session: Session, team: UUID, spec: JobSpec, problem: str | None) -> l
         scoped(select(Job.id, Job.candidates, wall, Job.gpu_seconds, Job.cost_usd), team)
         .where(Job.target == spec.target, Job.agents == spec.agents, Job.state.in_(WHOLE))
         .where(Job.method["name"].astext == spec.method.name)
+        .where(Job.candidates > 0)  # 0 where the budget ended before the first one
         # A job that measures a kernel which is there may have one candidate alone.
         .where(or_(Job.candidates > 1, cast(Job.budgets["candidates"].astext, Integer) > 1))
         .order_by(Job.created_at.desc())

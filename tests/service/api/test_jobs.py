@@ -512,6 +512,13 @@ def test_a_plan_guesses_by_the_teams_own_jobs_and_by_those_on_the_problem_first(
     assert guess(stranger) is None
 
 
+def test_a_plan_leaves_out_a_job_whose_budget_ended_before_its_first_candidate(world: World, team: Team) -> None:
+    with world.database.transaction() as session:
+        Story(session, team.id).prepare().end(JobState.BUDGET_EXHAUSTED, reason="wall_time")
+    response = team.http.post("/v1/jobs/plan", json=job_request())
+    assert (response.status_code, response.json()["guess"]) == (200, None)
+
+
 def test_a_plan_refuses_what_a_submission_would(world: World, team: Team) -> None:
     for changes in ({"agents": "llm"}, {"problem": {"id": "sotfmax"}}, {"budgets": {"candidates": 0}}):
         answers = [team.http.post(path, json=job_request(**changes)) for path in ("/v1/jobs", "/v1/jobs/plan")]
