@@ -28,6 +28,11 @@ class Sharing(Vocabulary):
     OPEN = "open"
     """Every team, with the problem's built-in name and the strategy's prose, and on leaderboards; never sources."""
 
+    @classmethod
+    def most_private(cls, *wanted: Sharing) -> Sharing:
+        """Return the one with the smallest audience."""
+        return min(wanted, key=list(cls).index)
+
 
 class Provenance(Value):
     """Source of an entry."""

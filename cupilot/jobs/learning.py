@@ -56,8 +56,12 @@ def learn(
         ),
         parent_hash=improved or parent_hash(session, row.candidate_id),
     )
-    wanted = job.learning.sharing
-    remember(session, entry, wanted or Sharing(settings_of(session).pool_sharing))
+    remember(session, entry, wanted_sharing(session, job))
+
+
+def wanted_sharing(session: Session, job: Job) -> Sharing:
+    """Return the audience of what a job learns: as it was submitted, by default the service's setting."""
+    return job.learning.sharing or Sharing(settings_of(session).pool_sharing)
 
 
 def correct(

@@ -13,13 +13,16 @@ from sqlalchemy.orm import Session
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import AgentKind, Budgets, JobSpec, Learning
 from cupilot.domain.people import Caller
+from cupilot.domain.pool import Sharing
 from cupilot.domain.value import digest
+from cupilot.jobs.learning import wanted_sharing
 from cupilot.jobs.submission import once
 from cupilot.storage.db.tables.jobs import Candidate, Job
 from cupilot.storage.jobs.candidate_views import find_candidate
 from cupilot.storage.jobs.jobs import extend_first_payload, get_job, job_spec, submit_job
 from cupilot.storage.jobs.measurements import check_measurable
 from cupilot.storage.people.people import team_of_job
+from cupilot.storage.pool.rows import sharings_of
 
 PAYLOAD = "remeasures"
 """Key, in the payload of the first step, of the candidate whose kernel is measured."""
@@ -61,7 +64,7 @@ def submit_remeasurement(
         budgets=ONE_MEASUREMENT,
         priority=before.priority,
         labels=labels,
-        learning=Learning(),
+        learning=Learning(sharing=_sharing(session, team, candidate)),
     )
     job, is_new = submit_job(
         session, team, spec, idempotency_key=idempotency_key, request_hash=_request_hash(candidate.id), author=author
@@ -69,6 +72,12 @@ def submit_remeasurement(
     if is_new:
         extend_first_payload(session, job, **{PAYLOAD: str(candidate.id)})
     return job, is_new
+
+
+def _sharing(session: Session, team: uuid.UUID, candidate: Candidate) -> Sharing:
+    """Return the audience of the measurement: that of the job before, or of its entries where they were withdrawn."""
+    before = wanted_sharing(session, get_job(session, team, candidate.job_id))
+    return Sharing.most_private(before, *sharings_of(session, candidate))
 
 
 def _request_hash(candidate: uuid.UUID) -> str:

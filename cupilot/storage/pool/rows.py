@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from cupilot.domain.attribution import Credit
 from cupilot.domain.pool import PoolEntry, Sharing
 from cupilot.domain.value import in_utc
+from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow
 from cupilot.storage.db.tables.pool import PoolReference, PoolRow
 from cupilot.storage.jobs.problems import builtin_name
 from cupilot.storage.pool.references import FORMER, drop_unused, ensure_reference, reference_of, shared_reference_of
@@ -43,6 +44,17 @@ def recall(session: Session, evaluation_id: uuid.UUID) -> PoolEntry | None:
     """Return the pool's entry of an evaluation; None where nothing was learned from it."""
     row = session.get(PoolRow, evaluation_id, populate_existing=True)
     return None if row is None else row.body
+
+
+def sharings_of(session: Session, candidate: Candidate) -> Sequence[Sharing]:
+    """Return the audiences of the entries about a candidate's kernel."""
+    query = (
+        select(PoolRow.sharing)
+        .join(EvaluationRow, EvaluationRow.id == PoolRow.id)
+        .where(EvaluationRow.candidate_id == candidate.id, EvaluationRow.kernel_hash == candidate.kernel_hash)
+        .distinct()
+    )
+    return [Sharing(sharing) for sharing in session.scalars(query)]
 
 
 def credit_entry(session: Session, evaluation_id: uuid.UUID, credits: Sequence[Credit]) -> None:

@@ -6,21 +6,27 @@ import uuid
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
+from cupilot.domain import problems
 from cupilot.domain.evaluation import Evaluation, Verdict
 from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import Learning
 from cupilot.domain.kernel import Kernel
+from cupilot.domain.pool import Sharing
 from cupilot.domain.problem import Problem
 from cupilot.domain.states import JobState, StepKind, StepState
 from cupilot.jobs.continuing import retry_job
 from cupilot.jobs.remeasuring import LABEL, submit_remeasurement
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Candidate, Job
+from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job
+from cupilot.storage.db.tables.pool import PoolRow
 from cupilot.storage.jobs.jobs import job_spec, request_cancel
 from cupilot.storage.jobs.measurements import measurements
 from cupilot.storage.operations.views import quarantine
 from cupilot.storage.pool.leaderboards import BoardViewer, leaderboard, list_leaderboards
+from cupilot.storage.pool.views import share_entries
 from tests.service import doubles
 from tests.service.doubles import PlacedJudge, device, strategy
 from tests.service.rig import Rig
@@ -81,6 +87,37 @@ def test_a_message_twice_and_a_worker_that_died_change_nothing(rig: Rig, key: st
     assert rig.job(job.id).state is JobState.SUCCEEDED
     assert len(rig.candidates(job.id)) == 1
     assert all(step.state is StepState.SUCCEEDED for step in rig.steps(job.id))
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize(
+    ("submitted", "entry", "again"),
+    [
+        (Sharing.PRIVATE, None, Sharing.PRIVATE),
+        (Sharing.PRIVATE, Sharing.OPEN, Sharing.PRIVATE),
+        (Sharing.ANONYMOUS, None, Sharing.ANONYMOUS),
+        (None, None, Sharing.OPEN),
+        (None, Sharing.PRIVATE, Sharing.PRIVATE),
+    ],
+)
+def test_it_is_shared_as_the_job_before_and_its_entry_are(
+    settings: Settings, submitted: Sharing | None, entry: Sharing | None, again: Sharing
+) -> None:
+    opened = settings.model_copy(update={"pool_sharing": "open"})
+    rig = Rig(Database(settings.database_url.get_secret_value(), settings=opened), opened)
+    learning, method = Learning(sharing=submitted), SceConfig(population=2, generations=1, elites=1)
+    job = rig.submit(problem=problems.load("softmax"), learning=learning, method=method)
+    rig.run()
+    winner = next(candidate for candidate in rig.candidates(job) if candidate.id == rig.job(job).best_candidate_id)
+    if entry is not None:
+        with rig.database.transaction() as session:
+            share_entries(session, rig.job(job).team_id, entry, entries=[], job=job)
+    measured = _again(rig, winner)
+    rig.run()
+    assert rig.job(measured.id).learning.sharing is again
+    with rig.database.transaction() as session:
+        query = select(PoolRow.sharing).join(EvaluationRow, EvaluationRow.id == PoolRow.id)
+        assert {*session.scalars(query.where(EvaluationRow.job_id == measured.id))} == {again.value}
 
 
 def test_it_can_be_cancelled(rig: Rig) -> None:
