@@ -31,6 +31,8 @@ from cupilot.storage.models.money import COST_UNKNOWN
 
 BLAMELESS = frozenset({"worker_lost", "infrastructure", "internal_error", "cancel_requested", "not_measured"})
 """Reasons of failed jobs that say nothing about their arm."""
+TEAMS_LIMITS = frozenset({"team_gpu_quota", "team_budget"})
+"""Reasons of jobs that ended because their team had used up what all of its jobs share."""
 
 
 @dataclass
@@ -97,7 +99,8 @@ def _problem(spec: ExperimentSpec, position: int) -> str:
 def _standing(job: Job, speedup: Interval | None) -> OutcomeState:
     if not job.state.final:
         return OutcomeState.OPEN
-    if job.state is JobState.CANCELLED or (job.state is JobState.FAILED and job.reason in BLAMELESS):
+    blameless = {JobState.FAILED: BLAMELESS, JobState.BUDGET_EXHAUSTED: TEAMS_LIMITS}.get(job.state, frozenset())
+    if job.state is JobState.CANCELLED or job.reason in blameless:
         return OutcomeState.LOST
     return OutcomeState.UNSOLVED if speedup is None else OutcomeState.SOLVED
 

@@ -29,9 +29,10 @@ from cupilot.storage.db.tables.experiments import Experiment
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.models import LlmCall
 from cupilot.storage.db.tables.queue import Step
-from cupilot.storage.db.transitions import lock_job
+from cupilot.storage.db.transitions import lock_job, move_job
 from cupilot.storage.experiments.experiments import cancel_experiment, create_experiment
 from cupilot.storage.experiments.report import experiment_report
+from cupilot.storage.jobs.endings import end_job
 from cupilot.storage.jobs.jobs import request_cancels
 from cupilot.storage.people.teams import ensure_team
 from cupilot.storage.queue.cluster import beat, register_worker
@@ -115,6 +116,26 @@ def test_an_experiment_runs_block_by_block_and_reports(database: Database, setti
     assert points["long", "softmax 0", 2] == pytest.approx(1.3)
     assert ("short", "softmax 0", 2) not in points
     assert steps == sum(len(rig.steps(uuid.UUID(outcome.job))) for outcome in report.outcomes)
+
+
+@pytest.mark.parametrize(
+    ("reason", "standing"),
+    [
+        ("team_gpu_quota", OutcomeState.LOST),
+        ("team_budget", OutcomeState.LOST),
+        ("candidates_budget", OutcomeState.UNSOLVED),
+    ],
+)
+def test_what_its_team_had_used_up_is_no_fault_of_an_arm(
+    database: Database, reason: str, standing: OutcomeState
+) -> None:
+    team, experiment = create(database, spec(problems=1, seeds=1))
+    with database.transaction() as session:
+        for job in session.scalars(select(Job).where(Job.experiment_id == experiment)).all():
+            move_job(session, lock_job(session, job.id), JobState.PREPARING)
+            end_job(session, job, JobState.BUDGET_EXHAUSTED, reason=reason)
+        report = experiment_report(session, team, experiment)
+    assert {outcome.standing for outcome in report.outcomes} == {standing}
 
 
 def test_jobs_of_an_experiment_do_not_teach_each_other(database: Database, settings: Settings) -> None:
