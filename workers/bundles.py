@@ -109,9 +109,9 @@ def _store_together(done: Sequence[Done], tools: Tools, lease: Lease) -> None:
 
 def _store_one(claim: Claim, write: Write, tools: Tools, lease: Lease) -> None:
     try:
-        outcome = store(tools, lease.of(claim), write)
+        outcome = store(tools, claim, lease.of(claim), write)
         logger.info("%s %s step=%s", claim.kind.value, outcome, claim.step_id)
-    except Exception:  # as where it had come by itself: its lease ends, and it is reaped; the others go on
+    except Exception:  # not even as a failed attempt: its lease ends, and it is reaped; the others go on
         logger.exception("step not stored step=%s attempt=%d", claim.step_id, claim.attempt)
     lease.end(claim.step_id)
 

@@ -164,7 +164,7 @@ Write = Callable[[Session], str]
 
 def run_claimed(claim: Claim, tools: Tools, lease: Hold, draining: Callable[[], bool]) -> str:
     """Load, work and store a claimed step; return what came of it, in one word."""
-    return store(tools, lease, work_claimed(claim, tools, lease, draining))
+    return store(tools, claim, lease, work_claimed(claim, tools, lease, draining))
 
 
 def work_claimed(claim: Claim, tools: Tools, lease: Hold, draining: Callable[[], bool]) -> Write:
@@ -227,8 +227,19 @@ def finish_step(session: Session, claim: Claim, result: Any) -> str:
     return "succeeded"
 
 
-def store(tools: Tools, lease: Hold, write: Write) -> str:
-    """Write in one transaction; retry while the database is away and the claim may still be valid."""
+def store(tools: Tools, claim: Claim, lease: Hold, write: Write) -> str:
+    """Write in one transaction; retry while the database is away and the claim may still be valid.
+
+    A result that cannot be written for another reason is a failed attempt.
+    """
+    try:
+        return _written(tools, lease, write)
+    except Exception as error:
+        reason, message = _blame(claim, tools, error)
+    return _written(tools, lease, lambda session: _fail(session, claim, reason, message))
+
+
+def _written(tools: Tools, lease: Hold, write: Write) -> str:
     while True:
         try:
             with tools.database.transaction() as session:

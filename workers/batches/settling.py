@@ -93,8 +93,7 @@ def settle_results(settings: Settings, database: Database, deadline: float) -> N
         except Exception:  # one result that cannot be settled must not hold up the others
             logger.exception("result not settled step=%s batch=%s", step.id, batch.id)
             with database.transaction() as session:
-                detail = "the result could not be read"
-                conclude(session, batch.id, step.id, BatchOutcome.STALE, detail=detail)
+                _drop(session, row, "the result could not be settled")
 
 
 def _claim_of(row: BatchStep, job: Job, step: Step) -> Claim:
@@ -125,8 +124,17 @@ def _settle(settings: Settings, database: Database, row: BatchStep, claim: Claim
         tracing.note(outcome=outcome)
         if outcome == "stale":
             with database.transaction() as session:
-                hold.concluded(session, outcome)
+                _drop(session, row, _LATE)
         logger.info("%s %s from batch %s", claim.kind.value, outcome, row.batch_id)
+
+
+def _drop(session: Session, row: BatchStep, detail: str) -> None:
+    """Drop a result, and queue its step again where the batch still holds it."""
+    job, step = _lock(session, row)
+    if _holds(row, step) and job.cancel_requested_at is None:
+        return_from_batch(session, step, "result_dropped")
+        detail = "the result cannot be used; the step waits for a worker again"
+    conclude(session, row.batch_id, row.step_id, BatchOutcome.STALE, detail=detail)
 
 
 def release_unresolved(database: Database, batch: Batch, limit: int) -> None:
@@ -156,14 +164,23 @@ def end_if_resolved(database: Database, batch: Batch) -> None:
 
 
 def _release(session: Session, batch: Batch, row: BatchStep, reason: str) -> None:
+    job, step = _lock(session, row)
+    if lock_steps(session, batch, [row.step_id])[row.step_id].outcome is not None:
+        return  # its result came meanwhile
+    if _holds(row, step) and job.cancel_requested_at is None:
+        return_from_batch(session, step, reason)
+    conclude(session, batch.id, row.step_id, BatchOutcome.RELEASED, detail=reason.replace("_", " "))
+
+
+def _lock(session: Session, row: BatchStep) -> tuple[Job, Step]:
+    """Return the job and the step, both locked, and the step's generation."""
     job = lock_job(session, row.entry.job)
     step = session.get_one(Step, row.step_id)
     if step.generation_id is not None:
         lock_generation(session, step.generation_id)
-    step = session.get_one(Step, row.step_id, with_for_update={"key_share": True}, populate_existing=True)
-    if lock_steps(session, batch, [row.step_id])[row.step_id].outcome is not None:
-        return  # its result came meanwhile
-    held = step.state is StepState.RUNNING and step.batch_id == batch.id and step.attempt == row.entry.attempt
-    if held and job.cancel_requested_at is None:
-        return_from_batch(session, step, reason)
-    conclude(session, batch.id, row.step_id, BatchOutcome.RELEASED, detail=reason.replace("_", " "))
+    return job, session.get_one(Step, row.step_id, with_for_update={"key_share": True}, populate_existing=True)
+
+
+def _holds(row: BatchStep, step: Step) -> bool:
+    """Return whether the batch still holds a locked step, as it was exported."""
+    return step.state is StepState.RUNNING and step.batch_id == row.batch_id and step.attempt == row.entry.attempt

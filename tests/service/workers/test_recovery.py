@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
 
+import workers.steps
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import Budgets
-from cupilot.domain.states import CandidateState, JobState, StepState
+from cupilot.domain.states import CandidateState, JobState, StepKind, StepState
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.jobs import Event, Job
@@ -27,6 +29,7 @@ from cupilot.storage.queue.steps import claim_step, release_step
 from tests.service.doubles import strategy
 from tests.service.rig import Message, Rig
 from workers.clock import ClockWatch
+from workers.handlers.registry import HANDLERS
 from workers.reaper import end_cancelled, end_overtime, reap
 from workers.steps import RETRY_SECONDS
 
@@ -241,6 +244,27 @@ def test_a_fault_of_ours_fails_the_step_after_its_attempts_and_not_the_job(rig: 
     assert error is not None
     assert error["message"].startswith("ZeroDivisionError in a worker")
     assert "a bug" not in error["message"], "an error may hold SQL or secrets; it belongs into the log"
+
+
+def test_a_result_that_cannot_be_stored_is_a_failed_attempt_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare = HANDLERS[StepKind.PREPARE]
+
+    def store(session: Session, job: Job, step: Step, result: Any) -> None:
+        prepare.store(session, job, step, result)
+        if step.attempt == 1:
+            raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(workers.steps, "HANDLERS", {**HANDLERS, StepKind.PREPARE: replace(prepare, store=store)})
+    job_id = rig.submit(method=SceConfig(population=2, generations=1, elites=1))
+    rig.do(rig.publish()[0])
+    step = rig.step(job_id, "prepare")
+    assert (step.state, step.attempt) == (StepState.QUEUED, 1)
+    assert step.error is not None
+    assert (step.error["reason"], step.error["message"][:29]) == ("internal_error", "ZeroDivisionError in a worker")
+    assert rig.job(job_id).state is JobState.PREPARING, "nothing of the result was kept"
+    rig.make_ready(step.id)
+    _finish(rig)
+    assert rig.job(job_id).state is JobState.SUCCEEDED
 
 
 def test_a_retry_is_postponed(rig: Rig) -> None:
