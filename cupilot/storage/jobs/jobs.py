@@ -216,6 +216,7 @@ def _first_step(session: Session, job: Job) -> Step:
 
 
 def anything_running(session: Session, job: Job) -> bool:
-    """Return whether a worker holds a step of the job."""
-    query = select(func.count()).where(Step.job_id == job.id, Step.state == StepState.RUNNING)
+    """Return whether a worker holds a step of the job; what a batch holds is not waited for."""
+    held = (Step.state == StepState.RUNNING) & Step.batch_id.is_(None)
+    query = select(func.count()).where(Step.job_id == job.id, held)
     return session.execute(query).scalar_one() > 0

@@ -199,8 +199,9 @@ def _expired(session: Session) -> ColumnElement[bool]:
 
 
 def overdue_cancels(session: Session, after: timedelta) -> Sequence[uuid.UUID]:
-    """Return jobs whose workers did not let go within ``after``, or have nothing running any more."""
-    running = select(Step.id).where(Step.job_id == Job.id, Step.state == StepState.RUNNING).exists()
+    """Return jobs whose workers did not let go within ``after``, or have nothing running any more but in batches."""
+    held = (Step.state == StepState.RUNNING) & Step.batch_id.is_(None)
+    running = select(Step.id).where(Step.job_id == Job.id, held).exists()
     query = select(Job.id).where(
         Job.state == JobState.CANCELLING,
         Job.finished_at.is_(None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
+import workers.steps
 from cupilot.domain.batches.errors import BatchNotReady, ForeignBatch, InvalidBatchFile, TamperedBatch
 from cupilot.domain.batches.files import BatchFile, pack
 from cupilot.domain.batches.results import ResultHeader, read_header, read_record, write_header, write_record
 from cupilot.domain.errors import NotFound
 from cupilot.domain.evaluation import Failure, FailureKind, PreparationResult
-from cupilot.domain.states import JobState, StepState
+from cupilot.domain.states import JobState, StepKind, StepState
 from cupilot.jobs.batches import receive_results
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
@@ -25,10 +27,12 @@ from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.jobs.steering import pause_job, resume_job
 from cupilot.storage.jobs.wall_time import over_time, wall_seconds
+from cupilot.storage.queue.steps import claim_step
 from tests.service.box import LONG, Batches, id_of, judged
 from tests.service.doubles import PlacedJudge, device, strategy
 from tests.service.rig import Rig
 from workers.batches import exporting, settling
+from workers.handlers.registry import HANDLERS
 from workers.reaper import end_cancelled, end_overtime, reap
 
 pytestmark = pytest.mark.service
@@ -243,21 +247,80 @@ def test_a_result_that_comes_while_its_batch_is_being_cancelled_counts(
     assert view.ended_at is not None
 
 
-def test_results_of_a_cancelled_job_are_dropped(
+def test_a_job_is_cancelled_at_once_and_results_that_come_later_are_dropped(
     rig: Rig, batches: Batches, evaluating: uuid.UUID, tmp_path: Path
 ) -> None:
     path = batches.export(tmp_path)
     lines = judged(path)
     with rig.database.transaction() as session:
         request_cancel(session, rig.job(evaluating).team_id, evaluating)
-    counted = evaluations(rig)
-    batches.hand_in(id_of(path), lines[:2])
-    assert batches.view(id_of(path)).counts.cancelled >= 1
-    end_cancelled(rig.database, timedelta(0))
-    batches.hand_in(id_of(path), lines)
     assert rig.job(evaluating).state is JobState.CANCELLED
-    assert evaluations(rig) == counted
+    assert StepState.RUNNING not in {step.state for step in rig.steps(evaluating)}
+    counted, spent = evaluations(rig), rig.job(evaluating).gpu_seconds
+    assert outcomes(batches.hand_in(id_of(path), lines[:2])) == ["received"]
+    assert batches.view(id_of(path)).counts.stale == 1
+    assert set(outcomes(batches.hand_in(id_of(path), lines))) == {"duplicate", "late"}
+    assert (evaluations(rig), rig.job(evaluating).gpu_seconds) == (counted, spent)
     assert batches.view(id_of(path)).state == "finished"
+
+
+def test_a_cancel_waits_for_what_a_worker_has_and_for_no_batch(
+    rig: Rig, batches: Batches, evaluating: uuid.UUID, tmp_path: Path
+) -> None:
+    batches.export(tmp_path, limit=3)
+    [message] = rig.publish()
+    with rig.database.transaction() as session:
+        assert claim_step(session, uuid.UUID(message[1][0]), 0, "gpu-1", HOUR) is not None
+        request_cancel(session, rig.job(evaluating).team_id, evaluating)
+    end_cancelled(rig.database, HOUR)
+    assert rig.job(evaluating).state is JobState.CANCELLING
+    with rig.database.transaction() as session:
+        values = {"lease_expires_at": func.now() - HOUR}
+        session.execute(update(Step).where(Step.id == uuid.UUID(message[1][0])).values(values))
+    reap(rig.database)
+    end_cancelled(rig.database, HOUR)
+    assert rig.job(evaluating).state is JobState.CANCELLED
+
+
+def test_a_result_that_cannot_be_stored_is_a_failed_attempt(
+    rig: Rig, batches: Batches, evaluating: uuid.UUID, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = batches.export(tmp_path)
+    lines = judged(path)
+
+    def store(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    evaluate = HANDLERS[StepKind.EVALUATE]
+    with monkeypatch.context() as patched:
+        patched.setattr(workers.steps, "HANDLERS", {**HANDLERS, StepKind.EVALUATE: replace(evaluate, store=store)})
+        batches.hand_in(id_of(path), lines[:2])
+    assert batches.view(id_of(path)).counts.retried == 1
+    [failed] = [step for step in rig.steps(evaluating) if step.error is not None]
+    assert (failed.state, failed.attempt) == (StepState.QUEUED, 1)
+    assert (failed.error or {})["reason"] == "internal_error"
+
+
+def test_a_step_whose_result_cannot_be_settled_goes_back_to_the_queue(
+    rig: Rig, batches: Batches, evaluating: uuid.UUID, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = batches.export(tmp_path)
+    lines = judged(path)
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(settling, "run_claimed", broken)
+        batches.hand_in(id_of(path), lines[:2])
+    monkeypatch.setattr(settling, "run_claimed", lambda *_: "stale")  # it asks for something else by now
+    batches.hand_in(id_of(path), lines[:3])
+    assert (batches.view(id_of(path)).counts.stale, batches.view(id_of(path)).counts.waiting) == (2, 2)
+    returned = [step for step in rig.steps(evaluating) if step.state is StepState.QUEUED]
+    assert [(step.attempt, step.max_attempts) for step in returned] == [(1, 4), (1, 4)]
+    batches.cancel(id_of(path))
+    rig.run()
+    assert rig.job(evaluating).state is JobState.SUCCEEDED
 
 
 def test_a_result_of_another_service_is_foreign(rig: Rig, batches: Batches, tmp_path: Path) -> None:
