@@ -14,7 +14,7 @@ from cupilot.storage.db.engine import settings_of
 from cupilot.storage.db.tables.jobs import EvaluationRow, Job
 from cupilot.storage.jobs.jobs import problem_of
 from cupilot.storage.jobs.progress import parent_hash, preparation_of
-from cupilot.storage.pool.rows import recall, remember
+from cupilot.storage.pool.rows import is_known, recall, remember
 
 
 def learn(
@@ -30,10 +30,11 @@ def learn(
 
     ``improved`` is the candidate's own kernel that it was made from, of a performance revision.
 
-    Nothing is learned from a reference bound by the host, which any kernel beats.
+    Nothing is learned from a reference bound by the host, which any kernel beats, nor once more from a measurement that
+    was given again: that is no further evidence.
     """
     preparation = preparation_of(job)
-    if preparation.host_bound:
+    if preparation.host_bound or (evaluation.reused and is_known(session, job.team_id, evaluation)):
         return
     placement = evaluation.placement or preparation.placement
     entry = entry_of(

@@ -14,12 +14,13 @@ from cupilot.domain.problem import Problem
 from cupilot.domain.states import EvaluationPurpose
 from cupilot.jobs.confirmation import after_confirmation
 from cupilot.jobs.flow import config_of
-from cupilot.jobs.learning import correct
+from cupilot.jobs.learning import correct, learn
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.evolving import add_evaluation
 from cupilot.storage.jobs.jobs import job_spec
-from cupilot.storage.jobs.progress import evaluation_of, file_of, preparation_of
+from cupilot.storage.jobs.progress import evaluation_of, file_of, preparation_of, strategy_of
+from cupilot.storage.pool.rows import recall
 from cupilot.storage.queue.steps import Claim
 from workers.handlers.handler import Handler
 from workers.handlers.rows import candidate_of
@@ -61,6 +62,8 @@ def store(session: Session, job: Job, step: Step, evaluation: Evaluation) -> Non
     weight = config_of(job).utilisation_weight
     purpose = EvaluationPurpose.CONFIRM
     add_evaluation(session, job, candidate, step, evaluation, purpose=purpose, utilisation_weight=weight)
+    if recall(session, first.id) is None:  # the first one was given again: only this one is new
+        learn(session, job, first, evaluation, strategy_of(session, candidate))
     correct(session, first, evaluation=evaluation)
     after_confirmation(session, job, step)
 

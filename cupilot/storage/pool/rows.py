@@ -18,6 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from cupilot.domain.attribution import Credit
+from cupilot.domain.evaluation import Evaluation
 from cupilot.domain.pool import PoolEntry, Sharing
 from cupilot.domain.value import in_utc
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow
@@ -44,6 +45,17 @@ def recall(session: Session, evaluation_id: uuid.UUID) -> PoolEntry | None:
     """Return the pool's entry of an evaluation; None where nothing was learned from it."""
     row = session.get(PoolRow, evaluation_id, populate_existing=True)
     return None if row is None else row.body
+
+
+def is_known(session: Session, team: uuid.UUID, evaluation: Evaluation) -> bool:
+    """Return whether the team has an entry of the run of the judge that an evaluation rests on."""
+    query = (
+        select(PoolRow.id)
+        .join(EvaluationRow, EvaluationRow.id == PoolRow.id)
+        .where(PoolRow.team_id == team, PoolRow.problem_hash == evaluation.problem_hash)
+        .where(EvaluationRow.body["measurement"].astext == evaluation.measurement)
+    )
+    return session.execute(select(query.exists())).scalar_one()
 
 
 def sharings_of(session: Session, candidate: Candidate) -> Sequence[Sharing]:

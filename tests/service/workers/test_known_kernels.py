@@ -22,7 +22,7 @@ from cupilot.jobs.submission import submit
 from cupilot.schemas import JobRequest, ProblemInput
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Directive, Job
+from cupilot.storage.db.tables.jobs import Directive, EvaluationRow, Job
 from cupilot.storage.db.tables.pool import PoolRow
 from cupilot.storage.jobs.evolving import store_kernel
 from cupilot.storage.jobs.jobs import job_spec
@@ -90,6 +90,39 @@ def test_a_confirmation_that_fails_takes_the_gain_from_the_entry(database: Datab
     assert (refuted.body.verdict, refuted.body.speedup, refuted.gain) == (Verdict.REJECTED, None, None)
     assert (refuted.body.failure, refuted.failure) == (FailureKind.WRONG_VALUE, "wrong_value")
     assert (held.body.verdict, held.body.speedup) == (Verdict.REPRODUCED, pytest.approx(1.3))
+
+
+class Remembering(ScriptedJudge):
+    """Gives its first evaluation of a kernel again, and measures anew when it confirms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: dict[str | None, Evaluation] = {}
+
+    def evaluate(self, *given: Any, **more: Any) -> Evaluation:
+        found = super().evaluate(*given, **more)
+        known = self.known.get(found.kernel_hash)
+        if known is not None:
+            return known.model_copy(update={"reused": True})
+        return self.known.setdefault(found.kernel_hash, found.model_copy(update={"measurement": uuid4().hex}))
+
+
+def test_a_measurement_that_is_given_again_is_no_further_evidence(database: Database, settings: Settings) -> None:
+    def learned(job: UUID) -> list[tuple[str, Verdict]]:
+        with rig.database.transaction() as session:
+            query = select(PoolRow).join(EvaluationRow, EvaluationRow.id == PoolRow.id)
+            rows = session.scalars(query.where(EvaluationRow.job_id == job)).all()
+            return sorted((" ".join(row.techniques), row.body.verdict) for row in rows)
+
+    rig = Rig(database, settings, [strategy("t8"), strategy("t1"), strategy("broken")])
+    rig.judge = Remembering()
+    method = SceConfig(population=3, generations=1, elites=1, repair_rounds=0)
+    first, again, theirs = (rig.submit(team, method=method) for team in ("blue", "blue", "red"))
+    rig.run()
+    assert [name for name, _ in learned(first)] == ["broken", "t1", "t8"]
+    assert {verdict for _, verdict in learned(again)} == {Verdict.REPRODUCED}, "only confirmations are new"
+    assert ("t8", Verdict.REPRODUCED) in learned(again)
+    assert [name for name, _ in learned(theirs)] == ["broken", "t1", "t8"], "their first"
 
 
 def submitted(rig: Rig, team: str = "blue", **changes: Any) -> UUID:
