@@ -68,7 +68,7 @@ def progress(
     base: str,
     levels: Sequence[Level] = (),
 ) -> Markup:
-    """Draw each measured candidate's speedup by its number, and the best so far with its intervals.
+    """Draw each measured candidate's speedup by its number, and the highest median so far with its intervals.
 
     Empty where no candidate is measured; ``base`` is the URL of the candidates' pages.
     """
@@ -134,7 +134,7 @@ def line(points: Sequence[Point], across: str, up: str) -> Markup:
 
 
 def spark(points: Sequence[Point], last: float) -> Markup:
-    """Draw how a job's best rose, without axes, up to its candidate number ``last``."""
+    """Draw how a job's highest median rose, without axes, up to its candidate number ``last``."""
     if not points:
         return Markup()
     high = max(y for _, y in points)
@@ -149,14 +149,14 @@ def spark(points: Sequence[Point], last: float) -> Markup:
         f"{SPARK_HEIGHT - 2 - (y - low) / max(high - low, 1e-9) * (SPARK_HEIGHT - 4):.1f}"
         for x, y in steps
     )
-    label = f"best so far, from {times(points[0][1])} to {times(high)}"
+    label = f"highest median, from {times(points[0][1])} to {times(high)}"
     return _svg(
         SPARK_WIDTH, SPARK_HEIGHT, label, Markup('<polyline class="series" points="{}"/>').format(drawn), "spark"
     )
 
 
 def roofline(known: Preparation, best: Sequence[Improvement], base: str) -> Markup:
-    """Draw the device's roofs with both ridge points, PyTorch's place, and the way of the best kernels.
+    """Draw the device's roofs with both ridge points, PyTorch's place, and the way of the highest medians.
 
     All stand at the problem's intensity: operations as they are written per byte that has to be moved, so that a
     faster algorithm may stand above a roof.

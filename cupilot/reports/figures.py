@@ -80,7 +80,7 @@ def _convergence(report: ExperimentReport, canvas: Figure) -> None:
         axes.set_xlabel("generation")
         axes.set_ylabel("time relative to PyTorch eager")
         axes.set_xticks(range(1, x_end + 1))
-    _legend(report, canvas, "Best kernel so far: median over seeds, band from the fastest to the slowest")
+    _legend(report, canvas, "Highest median so far: median over seeds, band from the fastest to the slowest")
 
 
 def _speedups(report: ExperimentReport, canvas: Figure) -> None:

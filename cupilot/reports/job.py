@@ -367,8 +367,8 @@ def _lineage(candidate: CandidateView) -> str:
 
 
 def generation_line(point: GenerationPoint) -> str:
-    """Return what a generation came to, e.g. ``3 of 8 count, best 1.42x, so far 1.57x``."""
-    best = "none counts" if point.speedup is None else f"best {_times(point.speedup)}"
+    """Return what a generation came to, e.g. ``3 of 8 count, highest median 1.42x, so far 1.57x``."""
+    best = "none counts" if point.speedup is None else f"highest median {_times(point.speedup)}"
     so_far = "" if point.best_so_far is None else f", so far {_times(point.best_so_far)}"
     return f"{point.counting} of {point.candidates} count, {best}{so_far}"
 

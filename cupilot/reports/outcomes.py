@@ -43,7 +43,7 @@ class JobOutcome(Value):
     failures: dict[str, int] = {}
     """The rest by kind of failure, e.g. ``wrong_value``."""
     best_by_generation: tuple[float | None, ...] = ()
-    """Best speedup up to and with each generation; None while there is none."""
+    """Highest median speedup up to and with each generation, whatever the verdict; None while there is none."""
     cost_usd: float = 0.0
     """Charged for answers."""
     reserved_usd: float = 0.0

@@ -258,7 +258,7 @@ class ConvergencePoint(Response):
     jobs: int
     """Jobs that have a proven kernel by then."""
     speedup: float
-    """Median of their best so far."""
+    """Median of their highest medians so far, whatever the verdict of those that count."""
     low: float
     high: float
 

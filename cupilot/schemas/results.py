@@ -142,9 +142,9 @@ class GenerationPoint(Response):
     counting: int
     """Those of them with a proven kernel."""
     speedup: float | None = None
-    """Best of the generation over PyTorch eager; null where none counts."""
+    """Highest median of the generation over PyTorch eager; null where none counts."""
     best_so_far: float | None = None
-    """Best of it and those before."""
+    """Highest median of it and those before; the job's best goes by verdict and lower bound, and may be another."""
 
 
 class Report(Response):

@@ -43,7 +43,7 @@ class _Tally:
     valid: int = 0
     failures: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     best: dict[int, float] = field(default_factory=dict)
-    """Best speedup by generation."""
+    """Highest median speedup by generation, whatever the verdict."""
 
 
 def experiment_report(session: Session, team: uuid.UUID, experiment_id: uuid.UUID) -> ExperimentReport:

@@ -1,4 +1,7 @@
-"""Read how the best speedup of jobs rose, one point an improvement; for sparklines and charts."""
+"""Read how the highest median speedup of jobs rose, one point an improvement; for sparklines and charts.
+
+A job's best is chosen by verdict and lower bound (:func:`cupilot.storage.jobs.progress.best_first`), and may be another.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from cupilot.storage.jobs.jobs import get_job
 
 @dataclass(frozen=True)
 class Improvement:
-    """Candidate that was the best of its job when it was made."""
+    """Candidate whose median speedup is above those of all before it in its job."""
 
     ordinal: int
     verdict: Verdict

@@ -103,7 +103,7 @@ def test_every_page_shows_a_job_that_was_evolved(browser: httpx.Client, job: str
     seen = {
         "/ui": ("double", "succeeded", "2.00x"),
         "/ui?state=failed": ("No jobs fit",),
-        "/ui?state=succeeded&target=cpu&text=DOUB": ("2.00x", "best so far, from 1.50x to 2.00x"),
+        "/ui?state=succeeded&target=cpu&text=DOUB": ("2.00x", "highest median, from 1.50x to 2.00x"),
         "/ui?text=other&label=a=b&user=me&problem=x": ("No jobs fit",),
         "/ui/submit": ("New job", "softmax"),
         "/ui/pool": ("Strategy pool", "What works where"),

@@ -204,7 +204,7 @@ def test_a_report_shows_what_each_generation_came_to(database: Database, setting
     first, second = found.trajectory
     assert first.speedup == first.best_so_far == pytest.approx(1.3)
     assert second.best_so_far == max(first.speedup or 0, second.speedup or 0)
-    assert "## By generation\n\n1. 2 of 2 count, best 1.30x, so far 1.30x\n2. 1 of 1 count" in markdown(found)
+    assert "## By generation\n\n1. 2 of 2 count, highest median 1.30x, so far 1.30x\n2. 1 of 1 count" in markdown(found)
 
 
 def test_later_jobs_are_shown_what_changes_were_worth_on_similar_problems(
