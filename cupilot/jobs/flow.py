@@ -190,7 +190,7 @@ def end_generation(session: Session, job: Job, generation: Generation) -> None:
     reached = exhausted(session, job) if stop is None or _cut(stop, generation) else None
     by_id = {member.candidate: member for member in population}
     parents = [by_id[survivor] for survivor in survivors]
-    if stop is StopReason.GENERATIONS and exhausted(session, job) is None and injections(session, job):
+    if stop is not None and exhausted(session, job) is None and injections(session, job):
         begin_generation(session, job, generation.number + 1, parents, only_injected=True)
         return
     ended_by = reached or stop

@@ -1,6 +1,7 @@
 """Read how the highest median speedup of jobs rose, one point an improvement; for sparklines and charts.
 
-A job's best is chosen by verdict and lower bound (:func:`cupilot.storage.jobs.progress.best_first`), and may be another.
+A job's best is chosen by verdict and lower bound (:func:`cupilot.storage.jobs.progress.best_first`), and may be
+another.
 """
 
 from __future__ import annotations

@@ -211,6 +211,11 @@ def extend_first_payload(session: Session, job: Job, **values: str) -> None:
     session.flush()
 
 
+def measures_one_kernel(session: Session, job: Job) -> bool:
+    """Return whether the job measures a kernel that is there and nothing else: its first step then says which."""
+    return bool(first_payload(session, job))
+
+
 def _first_step(session: Session, job: Job) -> Step:
     return session.scalars(select(Step).where(Step.job_id == job.id, Step.kind == StepKind.PREPARE)).one()
 

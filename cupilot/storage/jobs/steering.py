@@ -22,7 +22,7 @@ from cupilot.storage.db.tables.jobs import Candidate, Directive, Generation, Job
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import lock_job, move_job, record_event
 from cupilot.storage.jobs.evolving import store_kernel
-from cupilot.storage.jobs.jobs import get_job
+from cupilot.storage.jobs.jobs import get_job, measures_one_kernel
 from cupilot.storage.people.quotas import check_queue, check_resume
 
 MAX_OPEN = 200
@@ -146,6 +146,10 @@ def inject(
 ) -> Directive:
     """Make a strategy, perhaps with its kernel, a candidate of the job's next generation."""
     job = _steered(session, team_id, job_id)
+    if measures_one_kernel(session, job):
+        raise Conflict(
+            "the job measures one kernel and searches for no other", hint="inject into a search, or submit a new job"
+        )
     if job.state is JobState.EVOLVING or job.preparation is not None:
         going_on = select(Generation.id).where(Generation.job_id == job.id, Generation.state == GenerationState.RUNNING)
         if session.scalars(going_on).first() is None:

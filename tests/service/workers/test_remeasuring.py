@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from cupilot.domain import problems
+from cupilot.domain.errors import Conflict
 from cupilot.domain.evaluation import Evaluation, Verdict
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import Learning
@@ -22,6 +23,7 @@ from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job
 from cupilot.storage.db.tables.pool import PoolRow
+from cupilot.storage.jobs import steering
 from cupilot.storage.jobs.jobs import job_spec, request_cancel
 from cupilot.storage.jobs.measurements import measurements
 from cupilot.storage.operations.views import quarantine
@@ -68,6 +70,13 @@ def test_only_the_kernel_is_measured_and_stands_beside_the_old_one(rig: Rig) -> 
     assert [(each.job, each.purpose) for each in found] == [
         (job.id, "confirm"), (job.id, "evaluate"), (winner.job_id, "confirm"), (winner.job_id, "evaluate"),
     ]  # fmt: skip
+
+
+def test_what_measures_one_kernel_takes_no_injection(rig: Rig) -> None:
+    winner = _winner(rig)
+    job = _again(rig, winner)
+    with pytest.raises(Conflict, match="measures one kernel"), rig.database.transaction() as session:
+        steering.inject(session, job.team_id, job.id, "ann", strategy=strategy("t9"))
 
 
 def test_asking_twice_with_one_key_measures_once(rig: Rig) -> None:

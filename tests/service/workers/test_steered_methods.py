@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from cupilot.domain.evolution.evoengineer import EvoEngineerFreeConfig
+from cupilot.domain.evolution.funsearch import FunSearchConfig
 from cupilot.domain.evolution.population import Operator
+from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import AgentKind
 from cupilot.domain.states import CandidateState, JobState
 from cupilot.settings import Settings
@@ -18,6 +20,7 @@ from cupilot.storage.jobs import steering
 from tests.scripted_model import Reply, ScriptedModel
 from tests.service.doubles import kernel, strategy
 from tests.service.method_models import competent, kind_of, text_of
+from tests.service.rig import Rig
 from tests.service.workers.test_methods import SMALL
 from tests.service.workers.test_models import ModelRig
 
@@ -60,6 +63,34 @@ def test_directives_hold_in_every_method(database: Database, settings: Settings,
     assert kinds <= {"convert", "summarise", "align"}, "whoever chooses techniques or writes code is told"
 
 
+def test_what_is_injected_into_the_last_samples_is_tried(database: Database, settings: Settings) -> None:
+    asked: list[str] = []
+
+    def steered(request: dict[str, Any]) -> Reply:
+        asked.append(kind_of(request))
+        if len(asked) == 1:
+            inject(rig, job_id)
+        return competent(request)
+
+    with ScriptedModel(steered) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM, method=FunSearchConfig(samplers=2, samples=2))
+        rig.run()
+    assert len(asked) == 2
+    injected_last(rig, job_id)
+
+
+def test_what_is_injected_before_a_kernel_near_the_floor_is_tried(database: Database, settings: Settings) -> None:
+    rig = Rig(database, settings, [strategy("floor"), strategy("t1"), strategy("t2")])
+    job_id = rig.submit(method=SceConfig(population=3, generations=3, elites=1))
+    message = rig.run_until(job_id, "c2/evaluate/0")
+    inject(rig, job_id)
+    rig.do(message)
+    rig.run()
+    assert [candidate.ordinal for candidate in rig.candidates(job_id)] == [0, 1, 2, 3]
+    injected_last(rig, job_id)
+
+
 def test_free_code_that_shows_what_is_banned_is_not_measured(database: Database, settings: Settings) -> None:
     """Of two kernels the first was asked for before the ban, the second after it; the model keeps to none."""
     asked: list[str] = []
@@ -80,6 +111,18 @@ def test_free_code_that_shows_what_is_banned_is_not_measured(database: Database,
     assert "banned from this job: threads" in asked[-1]
     assert rig.job(job_id).state is JobState.FAILED
     assert not [call for call in rig.judge.calls if call.startswith("evaluate")]
+
+
+def inject(rig: Rig, job_id: uuid.UUID) -> None:
+    with rig.database.transaction() as session:
+        team = session.get_one(Job, job_id).team_id
+        steering.inject(session, team, job_id, "ann", strategy=strategy("t9"), kernel=kernel("t9"))
+
+
+def injected_last(rig: Rig, job_id: uuid.UUID) -> None:
+    assert rig.job(job_id).state is JobState.SUCCEEDED
+    last = rig.candidates(job_id)[-1]
+    assert (last.operator, last.state) == (Operator.INJECTED, CandidateState.EVALUATED)
 
 
 def pin(rig: ModelRig, job_id: uuid.UUID) -> None:
