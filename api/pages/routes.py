@@ -54,7 +54,8 @@ async def signed_in(request: Request) -> Response:
 
     def known() -> bool:
         with request.app.state.database.transaction() as session:
-            return bool(secret) and identify(session, secret) is not None
+            request.state.caller = identify(session, secret) if secret else None  # for the audit log
+            return request.state.caller is not None
 
     if not await run_in_threadpool(known):
         return _sign_in(request, "The key is unknown, has expired or was revoked.")
@@ -68,6 +69,7 @@ def sign_out(request: Request, session: Transaction) -> Response:
     """Forget the key; one that single sign-on made opens nothing any more."""
     caller = identify(session, request.cookies.get(COOKIE, ""))
     if caller is not None:
+        request.state.caller = caller  # for the audit log
         close_session(session, caller.key_id)
     answer = RedirectResponse(SIGN_IN, 303, headers=HEADERS)
     answer.delete_cookie(COOKIE, path=HOME)

@@ -86,6 +86,8 @@ class Caller(Value):
     """Caller of a request: a key, its user, and the team that the key is for."""
 
     key_id: UUID
+    key_prefix: str
+    """The start of the key, by which people know it."""
     team_id: UUID
     user_id: UUID
     user: str

@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 CALLER = Caller(
     key_id=uuid.uuid4(),
+    key_prefix="cpk_00000000",
     team_id=uuid.uuid4(),
     user_id=uuid.uuid4(),
     user="operator",

@@ -37,7 +37,7 @@ def add_entry(session: Session, entry: AuditEntry, caller: Caller | None, secret
     if caller is None and secret:
         caller = identify(session, secret)
     if caller is not None:
-        entry.team_id, entry.principal = caller.team_id, caller.user
+        entry.team_id, entry.principal, entry.key_prefix = caller.team_id, caller.user, caller.key_prefix
     session.add(entry)
 
 

@@ -32,6 +32,7 @@ _KEY = (
         ApiKey.scope,
         Team.id.label("team_id"),
         Team.name.label("team"),
+        ApiKey.prefix,
         User.id.label("user_id"),
         User.name.label("user"),
         User.cluster_admin,
@@ -150,6 +151,7 @@ def identify(session: Session, secret: str) -> Caller | None:
         return None
     return Caller(
         key_id=row.key_id,
+        key_prefix=row.prefix,
         team_id=row.team_id,
         user_id=row.user_id,
         user=row.user,

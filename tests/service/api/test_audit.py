@@ -167,6 +167,20 @@ def test_who_revokes_their_own_key_is_known(world: World, team: Team) -> None:
     assert entry["changes"] == {"key.revoked_at": [None, ANY]}
 
 
+def test_who_acts_through_the_pages_is_known_by_their_key(world: World, team: Team) -> None:
+    job = team.submit()["id"]
+    with httpx.Client(base_url=world.url, timeout=60, headers={"Sec-Fetch-Site": "same-origin"}) as browser:
+        assert browser.post("/ui/login", data={"key": team.key}).status_code == 303
+        assert browser.post(f"/ui/jobs/{job}/pause").status_code == 303
+        assert browser.post("/ui/logout").status_code == 303
+    entries = team.http.get("/v1/audit", params={"limit": 3}).json()["items"]
+    assert [(entry["route"], entry["principal"], entry["key_prefix"]) for entry in entries] == [
+        ("/ui/logout", "test", team.key[:12]),
+        ("/ui/jobs/{job}/{action}", "test", team.key[:12]),
+        ("/ui/login", "test", team.key[:12]),
+    ]
+
+
 def _told(team: Team) -> list[dict[str, Any] | None]:
     """Return the changes of the team's requests, the oldest first."""
     return [item["changes"] for item in reversed(team.http.get("/v1/audit").json()["items"])]
