@@ -74,6 +74,7 @@ class DatabaseCollector:
         if now is not None:
             yield from _open_work_families(now)
         sums = self._totals.get()
+        yield _jobs(now, sums)
         if sums is not None:
             yield from _totals_families(sums)
         age = time.monotonic() - self._open_work.read_at
@@ -111,10 +112,16 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-def _open_work_families(now: OpenWork) -> Iterator[Metric]:
+def _jobs(now: OpenWork | None, sums: Totals | None) -> Metric:
+    """Return jobs by state; those that have ended are counted with the totals."""
     jobs = GaugeMetricFamily("cupilot_jobs", "Jobs by state", labels=["state"])
-    for state, count in now.jobs.items():
-        jobs.add_metric([state], count)
+    for found in (now, sums):
+        for state, count in found.jobs.items() if found is not None else ():
+            jobs.add_metric([state], count)
+    return jobs
+
+
+def _open_work_families(now: OpenWork) -> Iterator[Metric]:
     running = GaugeMetricFamily("cupilot_steps_running", "Steps that a worker runs", labels=["queue"])
     published = GaugeMetricFamily("cupilot_steps_published", "Steps on their way to a worker", labels=["queue"])
     waiting = GaugeMetricFamily("cupilot_steps_waiting", "Steps in the backlog", labels=["queue"])
@@ -132,7 +139,7 @@ def _open_work_families(now: OpenWork) -> Iterator[Metric]:
     slots = GaugeMetricFamily("cupilot_worker_slots", "Steps that live workers can hold at once", labels=["kind"])
     for kind, count in now.slots.items():
         slots.add_metric([kind], count)
-    yield from (jobs, running, published, waiting, oldest, workers, slots)
+    yield from (running, published, waiting, oldest, workers, slots)
     yield _gauge("cupilot_scheduler_up", "1 if a scheduler is in charge, else 0", now.scheduler_up)
     yield _gauge("cupilot_outbox_unsent", "Messages that the broker has not received yet", now.outbox_unsent)
     yield _gauge("cupilot_outbox_lag_seconds", "Age of the oldest of those messages", now.outbox_lag_seconds)

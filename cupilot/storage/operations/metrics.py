@@ -45,7 +45,7 @@ class OpenWork:
     """Open work of the service now."""
 
     jobs: Mapping[str, int]
-    """Jobs by state."""
+    """Jobs that have not ended, by state."""
     queues: Mapping[str, QueueNow]
     workers: Mapping[tuple[str, str], int]
     """Workers by kind and health: ``live``, ``silent`` or ``unhealthy``."""
@@ -79,6 +79,8 @@ class ModelCalls:
 class Totals:
     """Totals so far; they never decrease as long as nothing is deleted."""
 
+    jobs: Mapping[str, int]
+    """Jobs that have ended, by state."""
     lease_expirations: int
     evaluations: Mapping[tuple[str, str], int]
     """By purpose and verdict."""
@@ -96,6 +98,7 @@ class Totals:
 
 def open_work(session: Session) -> OpenWork:
     """Return the open work of the service."""
+    jobs = select(Job.state, func.count()).where(Job.finished_at.is_(None)).group_by(Job.state)
     state = case((WorkerRow.healthy.is_(False), "unhealthy"), (is_live(session), "live"), else_="silent")
     workers = session.execute(
         select(WorkerRow.kind, state, func.count(), func.sum(WorkerRow.slots)).group_by(WorkerRow.kind, state)
@@ -116,7 +119,7 @@ def open_work(session: Session) -> OpenWork:
         .where(WebhookDelivery.finished_at.is_(None), WebhookEndpoint.enabled)
     ).scalar_one()
     return OpenWork(
-        jobs={job.value: count for job, count in session.execute(select(Job.state, func.count()).group_by(Job.state))},
+        jobs={state.value: count for state, count in session.execute(jobs)},
         queues=_queues(session),
         workers={(kind.value, health): count for kind, health, count, _ in workers},
         slots={kind.value: slots for kind, health, _, slots in workers if health == "live"},
@@ -138,9 +141,11 @@ def totals(session: Session) -> Totals:
         .join(Job, Job.team_id == Team.id)
         .group_by(Team.name)
     ).all()
+    ended = select(Job.state, func.count()).where(Job.finished_at.is_not(None)).group_by(Job.state)
     # The literal, not a parameter: only then does the planner use the partial index on this kind.
     reaped = select(func.count()).select_from(Event).where(Event.kind == literal_column("'step.reaped'"))
     return Totals(
+        jobs={state.value: count for state, count in session.execute(ended)},
         lease_expirations=session.execute(reaped).scalar_one(),
         evaluations={(why.value, how.value): count for why, how, count in evaluations},
         models=_models(session),

@@ -16,6 +16,7 @@ from cupilot.domain import problems
 from cupilot.domain.states import WorkerKind
 from cupilot.schemas import ClusterView, ProblemPage, ProblemView
 from cupilot.settings import Settings
+from cupilot.storage.operations.metrics import open_work, totals
 from cupilot.storage.queue.cluster import SCHEDULER_LOCK, mark_unhealthy, register_worker
 from tests.service.api.world import DEVICE, SOURCE, Team, World, live
 
@@ -180,6 +181,19 @@ def test_metrics_come_from_the_database_and_count_requests(world: World) -> None
     # One look in a few seconds, however often somebody asks.
     assert second['cupilot_jobs{state="queued"}'] == first['cupilot_jobs{state="queued"}']
     assert second["cupilot_snapshot_age_seconds"] > first["cupilot_snapshot_age_seconds"]
+
+
+def test_jobs_that_have_ended_are_counted_with_the_totals(world: World, team: Team) -> None:
+    team.submit()
+    team.http.post(f"/v1/jobs/{team.submit()['id']}/cancel")
+    with world.database.transaction() as session:
+        now, ended = open_work(session).jobs, totals(session).jobs
+        assert now["queued"] >= 1
+        assert "cancelled" not in now
+        assert ended["cancelled"] >= 1
+        assert "queued" not in ended
+    values = metric_values(team.http.get("/metrics").text)
+    assert {state for state in ("queued", "cancelled") if f'cupilot_jobs{{state="{state}"}}' in values}
 
 
 RIGHT = "a token of some length"
