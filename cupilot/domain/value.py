@@ -8,14 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -24,6 +25,39 @@ def digest(data: Any) -> str:
     """Return SHA-256, in hex, of JSON-compatible ``data`` in canonical form (sorted keys, no spaces)."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def stated(value: BaseModel) -> Any:
+    """Return JSON-compatible data of what a value says beyond its defaults, and the names that tell its kind.
+
+    It stays the same where a release adds an optional field, and where somebody spells a default out.
+    """
+    return _stated(value, value.model_dump(mode="json"))
+
+
+def _stated(value: Any, dumped: Any) -> Any:
+    if isinstance(value, BaseModel) and isinstance(dumped, dict):
+        return {
+            name: _stated(getattr(value, name), dumped[name])
+            for name, field in type(value).model_fields.items()
+            if name in dumped and (_is_tag(field) or not _is_default(field, getattr(value, name)))
+        }
+    if isinstance(value, Mapping) and isinstance(dumped, dict):
+        return {key: _stated(item, dumped[key]) for key, item in zip(dumped, value.values(), strict=True)}
+    if isinstance(value, list | tuple) and isinstance(dumped, list):
+        return [_stated(*pair) for pair in zip(value, dumped, strict=True)]
+    return dumped
+
+
+def _is_tag(field: FieldInfo) -> bool:
+    """Return whether a field can have one value only: members of a union are told apart by it."""
+    return get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1
+
+
+def _is_default(field: FieldInfo, value: Any) -> bool:
+    if field.is_required():
+        return False
+    return bool(value == field.get_default(call_default_factory=True, validated_data={}))
 
 
 def in_utc(moment: datetime) -> datetime:

@@ -17,7 +17,7 @@ from cupilot.domain.job import JobSpec
 from cupilot.domain.people import Caller
 from cupilot.domain.states import JobState
 from cupilot.domain.steering import DirectiveKind
-from cupilot.domain.value import digest
+from cupilot.domain.value import digest, stated
 from cupilot.jobs import champions, remeasuring
 from cupilot.jobs.importing import judges_a_file
 from cupilot.jobs.submission import check_agents, once
@@ -41,7 +41,7 @@ def retry(
     session: Session, caller: Caller, job: uuid.UUID, request: RetryRequest, idempotency_key: str | None
 ) -> tuple[Job, bool]:
     """Return the job that goes on with an ended one, and whether it is new."""
-    request_hash = digest(["retry", str(job), request.model_dump(mode="json")])
+    request_hash = digest(["retry", str(job), stated(request)])
 
     def make() -> tuple[Job, bool]:
         spec = _changed(session, caller, job, request)
@@ -68,7 +68,7 @@ def fork(
     idempotency_key: str | None,
 ) -> tuple[Job, bool]:
     """Return the job that goes on from a candidate, and whether it is new."""
-    request_hash = digest(["fork", str(job), candidate, request.model_dump(mode="json")])
+    request_hash = digest(["fork", str(job), candidate, stated(request)])
 
     def make() -> tuple[Job, bool]:
         spec = _changed(session, caller, job, request)

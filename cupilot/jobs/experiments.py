@@ -27,7 +27,7 @@ from cupilot.domain.experiments.statistics import CONFIDENCE, MIN_SAMPLES, sign_
 from cupilot.domain.people import Caller
 from cupilot.domain.problem import Problem, Target
 from cupilot.domain.states import WorkerKind
-from cupilot.domain.value import digest
+from cupilot.domain.value import digest, stated
 from cupilot.jobs.submission import check_agents, problem_of
 from cupilot.schemas import ExperimentPlan, ExperimentRequest
 from cupilot.storage.db.tables.experiments import Experiment
@@ -92,7 +92,7 @@ def submit(session: Session, caller: Caller, request: ExperimentRequest, key: st
 
     A repeated key is answered first: workers may have gone meanwhile.
     """
-    team, fingerprint = caller.team_id, digest(request.model_dump(mode="json"))
+    team, fingerprint = caller.team_id, digest(stated(request))
     if key is not None:
         earlier = earlier_experiment(session, team, key, fingerprint)
         if earlier is not None:

@@ -16,7 +16,7 @@ from cupilot.domain.imported import MAX_SOURCE_BYTES, ImportedKernel, check_impo
 from cupilot.domain.job import AgentKind, JobSpec, Learning, Priority
 from cupilot.domain.people import Caller
 from cupilot.domain.problem import Problem
-from cupilot.domain.value import digest
+from cupilot.domain.value import digest, stated
 from cupilot.jobs.remeasuring import MAX_LABELS, ONE_KERNEL, ONE_MEASUREMENT
 from cupilot.jobs.submission import once, problem_of
 from cupilot.schemas import ImportRequest
@@ -34,7 +34,7 @@ def submit_file(
     session: Session, caller: Caller, request: ImportRequest, idempotency_key: str | None
 ) -> tuple[Job, bool]:
     """Return the job that judges a file, and whether it is new; InvalidImport for what is no such file."""
-    request_hash = digest(["import", request.model_dump(mode="json")])
+    request_hash = digest(["import", stated(request)])
 
     def make() -> tuple[Job, bool]:
         check_import(request.source)

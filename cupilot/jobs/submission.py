@@ -22,7 +22,7 @@ from cupilot.domain.people import Caller
 from cupilot.domain.problem import Problem, Target, check_source
 from cupilot.domain.problems import Size
 from cupilot.domain.strategy import Strategy
-from cupilot.domain.value import digest
+from cupilot.domain.value import digest, stated
 from cupilot.schemas import JobRequest, ProblemInput
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.jobs.jobs import earlier_job, submit_job
@@ -48,7 +48,7 @@ class AgentsUnavailable(CupilotError):
 
 def submit(session: Session, caller: Caller, request: JobRequest, idempotency_key: str | None) -> tuple[Job, bool]:
     """Return the job that the request asks for, and whether it is new."""
-    request_hash = digest(request.model_dump(mode="json"))
+    request_hash = digest(stated(request))
 
     def make() -> tuple[Job, bool]:
         spec = spec_of(session, caller.team_id, request)

@@ -17,8 +17,9 @@ from cupilot.domain.evaluation import Verdict
 from cupilot.domain.job import AgentKind, Budgets
 from cupilot.domain.problem import Problem
 from cupilot.domain.states import JobState, WorkerKind
+from cupilot.domain.value import digest
 from cupilot.schemas import JobView
-from cupilot.storage.db.tables.jobs import Candidate, ProblemRow
+from cupilot.storage.db.tables.jobs import Candidate, Job, ProblemRow
 from cupilot.storage.db.tables.people import Team as TeamRow
 from cupilot.storage.queue.cluster import forget_worker, register_worker
 from tests.service.api.world import SOURCE, Story, Team, World, audited, evolved, job_request
@@ -72,6 +73,17 @@ def test_the_same_key_and_request_give_the_same_job(team: Team, stranger: Team) 
     assert len(team.http.get("/v1/jobs").json()["items"]) == 1
     others = stranger.http.post("/v1/jobs", json=job_request(), headers=headers)
     assert others.json()["id"] != first.json()["id"]
+
+
+def test_a_default_that_is_spelled_out_is_the_same_request_and_none_is_part_of_what_is_kept(
+    world: World, team: Team
+) -> None:
+    headers = {"Idempotency-Key": "monday"}
+    first = team.http.post("/v1/jobs", json=job_request(), headers=headers).json()["id"]
+    again = team.http.post("/v1/jobs", json=job_request(seed=0, priority="normal", labels={}), headers=headers)
+    assert again.json()["id"] == first
+    with world.database.transaction() as session:
+        assert session.get_one(Job, uuid.UUID(first)).request_hash == digest(job_request())
 
 
 def test_the_same_key_with_another_request_is_a_conflict(team: Team) -> None:
