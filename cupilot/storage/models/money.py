@@ -37,6 +37,8 @@ class Allowance:
     """Begin of the period."""
     spent_usd: float
     """Charged, and reserved for calls whose cost is not known."""
+    settled_usd: float
+    """The same without calls on their way."""
 
     @property
     def left_usd(self) -> float:
@@ -46,16 +48,25 @@ class Allowance:
 
 def allowance(session: Session, team_id: uuid.UUID) -> Allowance | None:
     """Return the team's allowance for models in this period, by quota, else by settings; None for no limit."""
-    team = session.get_one(Team, team_id)
-    settings = settings_of(session)
-    limit, period = settings.team_model_usd, settings.team_model_period
-    if team.model_usd is not None:
-        limit, period = team.model_usd, team.period.value
-    if limit is None:
+    limited = _limit(session, session.get_one(Team, team_id))
+    if limited is None:
         return None
+    limit, period = limited
     since = session.scalars(select(func.date_trunc(period, func.now()))).one()
-    spent = select(func.sum(LlmCall.cost_usd)).where(LlmCall.team_id == team_id, LlmCall.created_at >= since)
-    return Allowance(limit, period, since, session.scalars(spent).one() or 0.0)
+    cost = func.sum(LlmCall.cost_usd)
+    sums = select(cost, cost.filter(LlmCall.state != LlmCallState.STARTED)).where(
+        LlmCall.team_id == team_id, LlmCall.created_at >= since
+    )
+    spent, settled = session.execute(sums).one()
+    return Allowance(limit, period, since, spent or 0.0, settled or 0.0)
+
+
+def _limit(session: Session, team: Team) -> tuple[float, str] | None:
+    """Return the team's money for models and the period that it is for; None for no limit."""
+    if team.model_usd is not None:
+        return team.model_usd, team.period.value
+    settings = settings_of(session)
+    return None if settings.team_model_usd is None else (settings.team_model_usd, settings.team_model_period)
 
 
 def check_budgets(session: Session, job: Job, call: Call) -> None:
@@ -92,24 +103,16 @@ def warn_of_budgets(session: Session, job: Job, added_usd: float) -> None:
     _warn(session, job, BudgetScope.JOB, (spent - added_usd, spent), limit)
     team = _locked_allowance(session, job.team_id)
     if team is not None:
-        spent = _settled(session, job.team_id, team.since)
+        spent = team.settled_usd
         _warn(session, job, BudgetScope.TEAM, (spent - added_usd, spent), team.limit_usd)
 
 
 def _locked_allowance(session: Session, team_id: uuid.UUID) -> Allowance | None:
     """Return the allowance, with the team's row locked so that two jobs cannot spend the same dollar."""
-    if allowance(session, team_id) is None:
+    if _limit(session, session.get_one(Team, team_id)) is None:
         return None
     session.get_one(Team, team_id, with_for_update={"key_share": True}, populate_existing=True)
     return allowance(session, team_id)
-
-
-def _settled(session: Session, team_id: uuid.UUID, since: datetime) -> float:
-    """Return what the team's calls that are over cost, or may have cost."""
-    query = select(func.sum(LlmCall.cost_usd)).where(
-        LlmCall.team_id == team_id, LlmCall.created_at >= since, LlmCall.state != LlmCallState.STARTED
-    )
-    return session.scalars(query).one() or 0.0
 
 
 def _warn(session: Session, job: Job, scope: BudgetScope, spent: tuple[float, float], limit: float) -> None:

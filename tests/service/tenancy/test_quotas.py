@@ -6,11 +6,13 @@ import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import event, text, update
 
 from cupilot.domain.job import Budgets
+from cupilot.domain.model_call import Call
 from cupilot.domain.problem import Target
 from cupilot.domain.quota import QuotaExceeded
 from cupilot.domain.states import JobState
@@ -18,10 +20,11 @@ from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.people import GpuUsage, Team
 from cupilot.storage.db.tables.queue import WorkerRow
+from cupilot.storage.db.transitions import lock_job
 from cupilot.storage.jobs.jobs import request_cancel, submit_job
 from cupilot.storage.jobs.steering import pause_job, resume_job
 from cupilot.storage.jobs.steering_views import quota_view
-from cupilot.storage.models.money import allowance
+from cupilot.storage.models.money import allowance, check_budgets, warn_of_budgets
 from cupilot.storage.people.teams import ensure_team
 from cupilot.storage.queue.steps import claim_step
 from tests.service.doubles import problem
@@ -190,6 +193,26 @@ def test_a_teams_own_money_goes_before_the_settings(rig: Rig) -> None:
         assert (found.limit_usd, found.period, found.left_usd) == (5.0, "month", 5.0)
         assert quota_view(session, team).model_usd.limit == 5.0
         assert allowance(session, ensure_team(session, "red").id) is None
+
+
+def test_a_model_call_sums_the_teams_calls_once_when_it_begins_and_once_when_it_ends(rig: Rig) -> None:
+    limit(rig, model_usd=5.0)
+    job_id = rig.submit()
+    sums: list[str] = []
+
+    def listen(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "sum(llm_calls.cost_usd)" in statement and "llm_calls.team_id" in statement:
+            sums.append(statement)
+
+    event.listen(rig.database.engine, "before_cursor_execute", listen)
+    call = Call(role="manager", purpose="p", model="m", prompt_hash="0", messages=(), worst_cost_usd=0.5)
+    with rig.database.transaction() as session:
+        job = lock_job(session, job_id)
+        check_budgets(session, job, call)
+        assert len(sums) == 1
+        warn_of_budgets(session, job, 0.1)
+        assert len(sums) == 2
+    event.remove(rig.database.engine, "before_cursor_execute", listen)
 
 
 def test_gpu_seconds_are_charged_once_whatever_came_of_the_step(rig: Rig) -> None:
