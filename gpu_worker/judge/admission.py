@@ -23,7 +23,7 @@ from gpu_worker.judge.deviation import (
 )
 from gpu_worker.judge.dtypes import TORCH_DTYPES
 from gpu_worker.judge.reference_link import ReferenceLink
-from gpu_worker.judge.refusal import UnusableReference, out_of_memory
+from gpu_worker.judge.refusal import SHAPES_BY_VALUES, UnusableReference, out_of_memory
 from gpu_worker.judge.tolerance import Precision, calibrate, precision_of
 
 CLEAR_OF_OVERFLOW = 2.0**-4
@@ -171,7 +171,7 @@ def _try_law(law: str, subject: _Subject, *, exact_tolerance: float | None = Non
         return None, "with more extremes, its outputs leave the range of their type or come near its end"
     case = subject.cases.get(law)
     if case.shapes != [tensor.shape for tensor in previous]:
-        return None, "the shapes of its outputs depend on the values of its inputs"
+        return None, SHAPES_BY_VALUES
     if law != laws.OWN and not finite(case):
         return None, "the reference is not finite there"
     if all(unreadable(item.values) for item in case.expected):

@@ -11,6 +11,9 @@ from cupilot.domain.evaluation import FailureKind
 
 REFERENCE_FILE = "reference.py"
 
+SHAPES_BY_VALUES = "the shapes of its outputs depend on the values of its inputs"
+"""Reason for which a reference is refused."""
+
 
 class UnusableReference(Exception):
     """The user's file does not work; becomes the failure of the preparation."""

@@ -13,11 +13,14 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from cupilot.domain.problem import DType, NumericsPolicy, Role, TensorSpec
 from gpu_worker.judge import laws
 from gpu_worker.judge.cases import MOST_ERROR, Case, usable_error
 from gpu_worker.judge.deviation import MIN_SPREAD_ELEMENTS, largest
 from gpu_worker.judge.reference_link import ReferenceLink
+from gpu_worker.judge.refusal import SHAPES_BY_VALUES, UnusableReference
 
 LEAST_ERROR = 16 * 2.0**-24
 """Least error assumed of PyTorch. If it errs less, it was lucky, as happens with an output of one number. Honest sums
@@ -86,7 +89,8 @@ def calibrate(
 ) -> tuple[float, float | None] | None:
     """Return tolerance of a case, and the error of the next lower precision (None where precision plays no part).
 
-    None where PyTorch errs too much for a tolerance to mean anything. Without its measure, roundings have to average
+    None where PyTorch errs too much for a tolerance to mean anything; raises :class:`UnusableReference` where other
+    values make other shapes. Without its measure, roundings have to average
     out as nudges do, which those of values with a large part in common do not.
     """
     measured = usable_error(reference_error)
@@ -96,7 +100,7 @@ def calibrate(
     if all(item.integral for item in case.expected):
         return 0.0, None
     nudged = reference.run_exact(case.given, rounded=True, nudge=precision.unit, seed=secrets.randbits(31))
-    conditioning = largest(case.expected, nudged)
+    conditioning = largest(case.expected, _as_expected(case, nudged))
     del nudged  # as large as the rounded outputs that follow
     if measured:
         inherent = max(reference_error, conditioning if usable_error(conditioning) else 0.0, precision.least)
@@ -105,7 +109,7 @@ def calibrate(
     else:
         return None
     lowered = [laws.round_mantissa(tensor, precision.lower_bits) for tensor in case.given]
-    lower = largest(case.expected, reference.run_exact(lowered, rounded=True))
+    lower = largest(case.expected, _as_expected(case, reference.run_exact(lowered, rounded=True)))
     del lowered
     tolerance = precision.factor * inherent
     if any(item.values.numel() >= MIN_SPREAD_ELEMENTS for item in case.expected):
@@ -115,3 +119,9 @@ def calibrate(
     if lower <= TIGHTEST_FACTOR * inherent:
         return tolerance, None
     return min(tolerance, max(lower / 2, TIGHTEST_FACTOR * inherent)), lower
+
+
+def _as_expected(case: Case, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    if [tensor.shape for tensor in outputs] != case.shapes:
+        raise UnusableReference(SHAPES_BY_VALUES)
+    return outputs

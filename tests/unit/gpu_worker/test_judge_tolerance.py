@@ -179,3 +179,10 @@ def test_no_error_of_pytorch_lets_a_constant_pass() -> None:
     )  # fmt: skip
     with pytest.raises(KernelFailed):
         comparer._exact_error(0, comparer._case_of(0, laws.OWN))
+
+
+def test_shapes_that_only_rounded_values_change_are_found_out() -> None:
+    """As many values are above a half in each draw, but one of them no more once it is rounded."""
+    subject = Subject("x[x > 0.5] * 2.0", "torch.randperm(2048) / 2048 + 2.0**-13")
+    with pytest.raises(UnusableReference, match="shapes of its outputs depend"):
+        subject.admit()
