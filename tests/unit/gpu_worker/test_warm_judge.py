@@ -169,9 +169,9 @@ def test_a_spare_runner_that_cannot_start_harms_no_kernel_under_way(
 
 def test_nothing_is_left_of_a_reference_that_was_closed(evaluator: Evaluator) -> None:
     assert evaluator.prepare(PROBLEM).preparation is not None
-    [before] = {process.pid for process in children("gpu_worker/reference/main.py")} or {0}
+    assert evaluator._judge._reference is not None
+    before = evaluator._judge._reference._child.program_pid()
     evaluator._judge.close_problem()
-    assert before
     assert not psutil.pid_exists(before), "its memory would be missing to the next"
 
 
