@@ -155,8 +155,8 @@ class Comparer:
     def _own_tolerance(self, case: Case) -> float:
         """Return the tolerance that this case's own inputs would have been admitted with; 0 where values are exact.
 
-        On inputs that would not have been, a kernel may err as much above PyTorch as any: softmax over scores of 2^15
-        and more turns on their last bits.
+        On inputs that would not have been, a kernel may err a few times as much as PyTorch, within a bound: in a
+        softmax over scores of 2^15 and more, the last bits of the scores decide.
         """
         if case.law == laws.INTEGERS or all(expected.integral for expected in case.expected):
             return 0.0

@@ -92,8 +92,7 @@ class ReferenceLink:
             check_facts(facts, self.device.memory_bytes)
         except (ValidationError, InvalidFacts) as error:
             raise UnusableReference(f"the facts of the reference make no sense: {str(error)[:500]}") from error
-        self._specs = self._room.specs = facts.tensors
-        self.graph = facts.graph
+        self._specs, self.graph = facts.tensors, facts.graph
         return facts.model_copy(update={"problem_hash": problem_hash, "policy": self._policy})
 
     def check_scalars(self) -> None:
@@ -299,7 +298,7 @@ class ReferenceLink:
         at = zip(layouts, places(layouts)[0], strict=True)
         copies = [self.with_room(partial(layout.copy, memory, place)) for layout, place in at]
         handed_over = sum(arena.bytes.numel() for arena in self._arenas.values())
-        if self._room.is_tight(handed_over) or self._room.is_short():
+        if self._room.is_tight(self._specs, handed_over) or self._room.is_short(self._specs):
             kept = KEPT_SHARE * self.device.memory_bytes
             self._release([use for use, arena in self._arenas.items() if arena.bytes.numel() > kept])
         return copies

@@ -28,14 +28,15 @@ class Room:
     device: JudgeDevice
     sparing: bool = False
     """True where there was too little before."""
-    specs: Sequence[TensorSpec] = ()
-    """Of the problem's tensors, when they are known."""
 
-    def is_tight(self, handed_over: int = 0) -> bool:
-        """Return whether the problem is likely to need all the memory; so many bytes are kept to hand tensors over."""
-        needed = max(sum(spec.nbytes for spec in self.specs), handed_over)
+    def is_tight(self, specs: Sequence[TensorSpec], handed_over: int = 0) -> bool:
+        """Return whether a problem with these tensors is likely to need all the memory.
+
+        ``handed_over`` is the size of the memory that tensors are handed over in, in bytes.
+        """
+        needed = max(sum(spec.nbytes for spec in specs), handed_over)
         return self.sparing or needed > LARGE_SHARE * self.device.memory_bytes
 
-    def is_short(self) -> bool:
+    def is_short(self, specs: Sequence[TensorSpec]) -> bool:
         """Return whether too little memory is free for the other process."""
-        return self.device.free_share() < (ROOM_SHARE_OF_LARGE if self.is_tight() else ROOM_SHARE)
+        return self.device.free_share() < (ROOM_SHARE_OF_LARGE if self.is_tight(specs) else ROOM_SHARE)

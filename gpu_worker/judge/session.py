@@ -341,8 +341,8 @@ class Session:
                 raise KernelFailed(FailureKind.OUT_OF_MEMORY, message)
             while self._slots:  # before there are others, for which there would be no room
                 self._slots.popitem()[1].close()
-            room = partial(Slots, self._device, self._specs, workspace, min(count, limit))
-            self._slots = {key: self._reference.with_room(room)}
+            allocate = partial(Slots, self._device, self._specs, workspace, min(count, limit))
+            self._slots = {key: self._reference.with_room(allocate)}
         self._slots[key].renew()
         return self._slots[key]
 

@@ -89,7 +89,7 @@ class ReferenceServer:
 
     def _answered(self, question: messages.AnyQuestion, descriptors: Sequence[int]) -> Answer:
         answer = self._attach(question, descriptors) if isinstance(question, messages.Attach) else self._reply(question)
-        if isinstance(question, _ROOM_AFTER) and self._room.is_short():
+        if isinstance(question, _ROOM_AFTER) and self._room.is_short(self._specs):
             self._device.release_unused()
         return answer
 
@@ -118,7 +118,7 @@ class ReferenceServer:
     @_reply.register
     def _trace(self, question: messages.Trace) -> messages.Facts:
         facts = self.reference.facts(question.problem_hash)
-        self._specs = self._room.specs = facts.tensors
+        self._specs = facts.tensors
         return messages.Facts(facts=facts.model_dump(mode="json"))
 
     @_reply.register
