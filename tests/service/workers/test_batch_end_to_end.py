@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from api.app import create_app
-from cupilot.domain import problems
 from cupilot.domain.evaluation import Verdict
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import Learning
+from cupilot.domain.problem import Problem
 from cupilot.domain.states import JobState
 from cupilot.embedded.servers import start_chroma
 from cupilot.settings import Settings
@@ -29,6 +29,7 @@ from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_use
 from tests.living import still_running
 from tests.service.api.world import live
 from tests.service.box import start_box
+from tests.service.operators import RELU
 from tests.service.rig import job_spec
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(1_800)]
@@ -128,7 +129,7 @@ def test_a_job_is_measured_on_a_box_without_a_network(
 
 def submitted(database: Database) -> object:
     spec = job_spec(
-        problem=problems.load("softmax"),
+        problem=Problem(name="softmax", source=RELU.replace("torch.relu(x)", "torch.softmax(x, dim=1)")),
         method=SceConfig(population=2, generations=1, elites=1, repair_rounds=1),
         learning=Learning(attribution=0, cheap_attribution=False),
     )
