@@ -7,10 +7,10 @@ from math import prod
 from agents.playbook.compiler.accumulators import Accumulator
 from agents.playbook.compiler.emission import TYPES, Emitter, statements
 from agents.playbook.compiler.groups import Group, Program
-from agents.playbook.compiler.parameters import Pointers, stores
+from agents.playbook.compiler.parameters import Pointers, brought, first_values, stores
 from agents.playbook.compiler.preludes import prelude, trimmed
 from agents.playbook.compiler.shapes_of_work import CHUNK, chunk_level, is_contiguous
-from agents.playbook.compiler.tensors import Order, Reduce, Scan
+from agents.playbook.compiler.tensors import Order, Reduce, Scan, Scatter
 from agents.playbook.compiler.terms import Term, conjuncts, is_const, make, substituted, variable
 
 LANES = 64
@@ -41,11 +41,13 @@ def source_of(program: Program, pointers: Pointers, index_type: str) -> str:
 def _function(place: int, group: Group, pointers: Pointers) -> str:
     parameters = pointers.parameters([group], workspace=pointers.needs_workspace(group))
     if group.source is None:
-        body = _map(group, pointers)
+        body = _each(group, stores(group, pointers.of, ""))
     elif isinstance(group.source, Reduce):
         body = _reduction(group, group.source, pointers)
     elif isinstance(group.source, Scan):
         body = _scan(group, group.source, pointers)
+    elif isinstance(group.source, Scatter):
+        body = _scatter(group, group.source, pointers)
     else:
         body = _order(group, group.source, pointers)
     lines = [*pointers.declarations(group), *body]
@@ -65,11 +67,11 @@ def indices(group: Group, offset: str, axes: list[int]) -> list[str]:
     return lines
 
 
-def _map(group: Group, pointers: Pointers) -> list[str]:
+def _each(group: Group, body: list[str]) -> list[str]:
+    """Return the loops over a group's index space around a body."""
     rank = len(group.shape)
     inner = group.shape[-1] if rank else 1
     outer = prod(group.shape[:-1])
-    body = stores(group, pointers.of, "")
     last = f"for (idx i{rank - 1} = 0; i{rank - 1} < {inner}; ++i{rank - 1}) {{"
     if inner == 1 or outer >= 8:
         loop = [last, *statements(body, 1), "}"] if inner > 1 else body
@@ -298,6 +300,11 @@ def _scan(group: Group, scan: Scan, pointers: Pointers) -> list[str]:
     ]
     return [PARALLEL, f"for (long long o = 0; o < {prod(scan.shape) // scan.shape[scan.axis]}; ++o) {{",
             *statements(body, 1), "}"]  # fmt: skip
+
+
+def _scatter(group: Group, scatter: Scatter, pointers: Pointers) -> list[str]:
+    fill = f"for (long long o = 0; o < {scatter.size}; ++o) {first_values(scatter, pointers.of)}"
+    return [PARALLEL, fill, *_each(group, brought(group, scatter, pointers.of))]
 
 
 def order_terms(group: Group, order: Order) -> tuple[Term, Term, Term]:

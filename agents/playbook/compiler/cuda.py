@@ -12,10 +12,10 @@ from agents.playbook.compiler.cuda_tiles import Tiles, inner_indices, product_of
 from agents.playbook.compiler.cuda_tiles import body as tiled
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import Group, Program
-from agents.playbook.compiler.parameters import Pointers, stores
+from agents.playbook.compiler.parameters import Pointers, brought, first_values, stores
 from agents.playbook.compiler.preludes import prelude, trimmed
 from agents.playbook.compiler.shapes_of_work import chunk_level, is_contiguous
-from agents.playbook.compiler.tensors import Reduce, Scan
+from agents.playbook.compiler.tensors import Reduce, Scan, Scatter
 from cupilot.domain.kernel import MAX_LAUNCHES, Launch, Tunable
 
 BLOCK = 256
@@ -95,6 +95,8 @@ def render(
             _reduction(work, name, group, group.source)
         elif isinstance(group.source, Scan):
             _scan(work, name, group, group.source)
+        elif isinstance(group.source, Scatter):
+            _scatter(work, name, group, group.source)
         else:
             lines = order_body(group, group.source, pointers)
             _each(work, name, group, prod(group.shape), lines)
@@ -118,6 +120,16 @@ def _each(work: Cuda, name: str, group: Group, count: int, body: list[str]) -> N
 
 def _map(work: Cuda, name: str, group: Group) -> None:
     _each(work, name, group, prod(group.shape), stores(group, work.pointers.of, ""))
+
+
+def _scatter(work: Cuda, name: str, group: Group, scatter: Scatter) -> None:
+    """Add two launches: the values of elements that no item comes to, and the items, whose order does not matter."""
+    fill = [
+        f"const long long o = (long long)blockIdx.x * {BLOCK} + threadIdx.x;",
+        f"if (o < {scatter.size}LL) {first_values(scatter, work.pointers.of)}",
+    ]
+    work.add(f"{name}_first", group, fill, -(-scatter.size // BLOCK))
+    _each(work, name, group, prod(group.shape), brought(group, scatter, work.pointers.of))
 
 
 def _reduction(work: Cuda, name: str, group: Group, reduction: Reduce) -> None:

@@ -16,6 +16,7 @@ from agents.playbook.compiler.tensors import (
     Order,
     Reduce,
     Scan,
+    Scatter,
     Shape,
     Tensor,
     as_stored,
@@ -46,18 +47,21 @@ class Group:
     shape: Shape
     index: Index
     targets: tuple[Target, ...]
-    source: Reduce | Scan | Order | None = None
-    """The reduction, scan or order that the launch makes; None for a map."""
+    source: Reduce | Scan | Order | Scatter | None = None
+    """The reduction, scan, order or scatter that the launch makes; None for a map."""
     inner: Index = ()
     """Loop indices of a reduction."""
     argument: Term | None = None
     """Term that is reduced, scanned or ordered, for one element."""
     accumulated: Term | None = None
     """Stands for the result in the targets' values."""
+    place: Index = ()
+    """Index of the element that an item of a scatter comes to."""
 
     def loads(self) -> list[Tensor]:
         """Return the tensors that the launch reads, each once."""
         roots = [target.value for target in self.targets] + ([self.argument] if self.argument is not None else [])
+        roots += self.place
         found = (term.data for term in walk(roots) if term.op == "load")
         return list(dict.fromkeys(tensor for tensor in found if tensor is not self.source))
 
@@ -130,6 +134,10 @@ def _group(tensor: Tensor, name: str) -> Group:
         result = make("accumulated", kind, data=f"{id(tensor)}")
         target = Target(tensor, name, as_stored(tensor, result))
         return Group(tensor.shape, index, (target,), tensor, inner, argument, result)
+    if isinstance(tensor, Scatter):
+        item = variables(tensor.extents)
+        target = Target(tensor, name, tensor.define(item))
+        return Group(tensor.extents, item, (target,), tensor, place=tensor.place(item))
     assert isinstance(tensor, Scan | Order)
     kind = "int64" if isinstance(tensor, Order) else tensor.register
     result = make("accumulated", kind, data=f"{id(tensor)}")

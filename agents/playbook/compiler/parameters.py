@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from agents.playbook.compiler.emission import TYPES, Emitter
+from agents.playbook.compiler.emission import TYPES, Emitter, literal
 from agents.playbook.compiler.groups import Group, Program
-from agents.playbook.compiler.tensors import Given, Tensor
+from agents.playbook.compiler.tensors import Given, Scatter, Tensor
 from agents.playbook.compiler.terms import Term
 
 
@@ -78,6 +78,18 @@ def stores(group: Group, pointer: Callable[[object], str], accumulated: str) -> 
         held = "float" if kind in ("f16", "bf16") else kind
         lines.append(f"st({pointer(target.tensor)}, {offset}, ({held}){value});")
     return [*emitter.lines, *lines]
+
+
+def first_values(scatter: Scatter, pointer: Callable[[object], str]) -> str:
+    """Return the statement that writes the value of an element that no item comes to, at offset ``o``."""
+    return f"st({pointer(scatter)}, (idx)o, {literal(scatter.first, 'int64')});"
+
+
+def brought(group: Group, scatter: Scatter, pointer: Callable[[object], str]) -> list[str]:
+    """Return the statements by which an item comes to its element."""
+    emitter = Emitter({}, pointer, "v")
+    value, offset = emitter.emit(group.targets[0].value, scatter.offset(group.place))
+    return [*emitter.lines, f"fn_bring_{scatter.kind}({pointer(scatter)} + {offset}, {value});"]
 
 
 def target_index(group: Group, tensor: Tensor) -> tuple[Term, ...]:

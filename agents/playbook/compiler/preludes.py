@@ -81,6 +81,31 @@ _LOGSUM = (
 Calls stand behind brackets: :func:`trimmed` takes a name behind a space for a definition.
 """
 
+_WHOLE = r"""
+FN long long fn_bits(double x) { long long bits; __builtin_memcpy(&bits, &x, 8); return bits; }
+FN double fn_of_bits(long long bits) { double x; __builtin_memcpy(&x, &bits, 8); return x; }
+FN long long fn_binary(double x) { return ((fn_bits(x) >> 52) & 2047) - 1022; }
+FN long long fn_exponent(double x) { return (fn_binary(x)) < -880 ? -880 : (fn_binary(x)); }
+FN double fn_scaled(double x, long long by) { return x * (fn_of_bits((by + 1023) << 52)); }
+FN long long fn_mark(double x) { return x != x ? (1LL << 31) + 1 : x >= FN_INF ? 1 : x <= -FN_INF ? 1LL << 31 : 0; }
+FN double fn_of_mark(long long m) { return m & 0x7fffffff ? (m >> 31 ? FN_NAN : FN_INF) : m >> 31 ? -FN_INF : 0; }
+FN double fn_whole(double x, long long by) { return (fn_round((fn_scaled(x, by)))); }
+FN long long fn_long(double x, long long by) { return (long long)(fn_whole(x, by)); }
+FN long long fn_fixed(double x, long long e, long long s) { return e > 1024 ? (fn_mark(x)) : (fn_long(x, s - e)); }
+FN double fn_behind(double x, long long by) { return (fn_scaled(x, by)) - (fn_whole(x, by)); }
+FN long long fn_rest(double x, long long e, long long s) { return e > 1024 ? 0 : (fn_long((fn_behind(x, s - e)), s)); }
+FN double fn_unfix(long long q, long long e, long long s) { return e > 1024 ? (fn_of_mark(q)) : (fn_scaled(q, e - s)); }
+FN long long fn_ordered(double x) { return (fn_bits(x)) < 0 ? (fn_bits(x)) ^ 0x7fffffffffffffffLL : (fn_bits(x)); }
+FN long long fn_ordered_max(double x) { return x != x ? 0x7fffffffffffffffLL : (fn_ordered(x)); }
+FN long long fn_ordered_min(double x) { return x != x ? -0x7fffffffffffffffLL - 1 : (fn_ordered(x)); }
+FN double fn_unordered(long long v) { return (fn_of_bits(v < 0 ? v ^ 0x7fffffffffffffffLL : v)); }
+"""
+"""Floats as whole numbers: in fixed point, and in their order; definitions as in ``_LOGSUM``.
+
+``fn_exponent`` gives the least ``e`` with ``|x| < 2^e``, 1025 for what is not finite, of which a sum counts both signs.
+NaN is the largest (smallest) of all in an order, whose bits give NaN back.
+"""
+
 _CPU_HEAD = r"""
 #define FN static inline
 #define FN_INFF __builtin_inff()
@@ -92,6 +117,13 @@ _CPU_HALF = r"""
 FN float ld(const f16* p, idx i) { _Float16 half; __builtin_memcpy(&half, p + i, 2); return (float)half; }
 FN void st(f16* p, idx i, float value) { const _Float16 half = (_Float16)value; __builtin_memcpy(p + i, &half, 2); }
 FN float round_f16(float value) { return (float)(_Float16)value; }
+"""
+_CPU_BRING = r"""
+FN void fn_bring_sum(long long* p, long long v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+FN long long fn_now(long long* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+FN bool fn_swap(long long* p, long long& now, long long v) { return __atomic_compare_exchange_n(p, &now, v, 1, 0, 0); }
+FN void fn_bring_max(long long* p, long long v) { for (auto now = (fn_now(p)); v > now && !(fn_swap(p, now, v));); }
+FN void fn_bring_min(long long* p, long long v) { for (auto now = (fn_now(p)); v < now && !(fn_swap(p, now, v));); }
 """
 _CUDA_HEAD = r"""
 #define FN __device__ __forceinline__
@@ -107,6 +139,11 @@ FN unsigned short halved(float x) { unsigned short h; asm("cvt.rn.f16.f32 %0, %1
 FN float ld(const f16* p, idx i) { return widened(p[i].bits); }
 FN void st(f16* p, idx i, float value) { p[i].bits = halved(value); }
 FN float round_f16(float value) { return widened(halved(value)); }
+"""
+_CUDA_BRING = r"""
+FN void fn_bring_sum(long long* p, long long v) { atomicAdd((unsigned long long*)p, (unsigned long long)v); }
+FN void fn_bring_max(long long* p, long long v) { atomicMax(p, v); }
+FN void fn_bring_min(long long* p, long long v) { atomicMin(p, v); }
 """
 
 
@@ -126,7 +163,7 @@ def prelude(index_type: str, *, cuda: bool) -> str:
             f"FN {kind} fn_round({kind} x) {{ return {builtin}rint{suffix}(x); }}",
             f"FN {kind} fn_rsqrt({kind} x) {{ return 1 / {builtin}sqrt{suffix}(x); }}",
         ]
-    functions += [_LOGSUM, _WHOLE_POW]
+    functions += [_LOGSUM, _WHOLE_POW, _WHOLE.strip(), (_CUDA_BRING if cuda else _CPU_BRING).strip()]
     head, half = (_CUDA_HEAD, _CUDA_HALF) if cuda else (_CPU_HEAD, _CPU_HALF)
     body = "\n".join(functions)
     return f"typedef {index_type} idx;\n{head.strip()}\n{_COMMON.strip()}\n{half.strip()}\n{body}"

@@ -1,4 +1,4 @@
-"""Tensors that are defined by terms: maps, reductions, scans and orders over an index space.
+"""Tensors that are defined by terms: maps, reductions, scans, orders and scatters over an index space.
 
 A definition is a function from the index on each axis to a term. A map is inlined where it is used unless it is
 ``stored``; every other tensor is the work of a launch and is loaded where it is used.
@@ -115,6 +115,25 @@ class Order(Tensor):
     length: int
     """Elements on that axis of the source; the tensor may have fewer."""
     define: Callable[[Index], Term]
+
+
+@dataclass(eq=False)
+class Scatter(Tensor):
+    """Whole numbers that items bring to elements: the same in whatever order they come.
+
+    Its storage type is int64.
+    """
+
+    kind: str
+    """``sum``, ``max`` or ``min``."""
+    extents: Shape
+    """Of the items' index space."""
+    first: int
+    """Value of an element that no item comes to."""
+    place: Callable[[Index], Index]
+    """Index of the element that an item comes to."""
+    define: Callable[[Index], Term]
+    """Value that it brings, an int64."""
 
 
 def variables(shape: Sequence[int], prefix: str = "i") -> Index:

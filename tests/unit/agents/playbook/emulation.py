@@ -45,6 +45,14 @@ static inline grid_group this_grid() { return {}; }
 }
 static inline float __int_as_float(int bits) { float value; memcpy(&value, &bits, 4); return value; }
 static inline double __longlong_as_double(long long bits) { double value; memcpy(&value, &bits, 8); return value; }
+using wide = unsigned long long;
+static inline void atomicAdd(wide* p, wide v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+static inline void atomicMax(long long* p, long long v) {
+    for (long long now = *p; v > now && !__atomic_compare_exchange_n(p, &now, v, 1, 0, 0);) {}
+}
+static inline void atomicMin(long long* p, long long v) {
+    for (long long now = *p; v < now && !__atomic_compare_exchange_n(p, &now, v, 1, 0, 0);) {}
+}
 """
 
 

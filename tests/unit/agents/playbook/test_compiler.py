@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from agents.playbook import agents
 from agents.playbook.compiler import program
 from agents.playbook.compiler.program import program_of, rendered
+from agents.playbook.compiler.tensors import Reduce, Scatter
 from agents.playbook.ladders import parse
 from agents.playbook.translator import NotApplicable
 from cupilot.domain.kernel import MAX_LAUNCHES, Kernel
@@ -97,6 +99,7 @@ EMULATED = ["transpose_add", "cat", "residual_norm", "two_axes", "long_sum", "lo
 EMULATED += ["cumsum_rows", "cumsum_columns", "cumprod", "conv2d_grouped", "conv_transpose2d", "causal", "avg_pool"]
 EMULATED += ["logcumsumexp", "logcumsumexp_columns", "scatter_mean", "index_put_added", "masked_scatter", "four_bits"]
 EMULATED += ["rotary_complex", "deep_network", "mean_and_hidden"]
+EMULATED += ["add_pairs_of_rows", "put_pairs", "scattered", "sent_mean_alone", "sent_amax", "sent_amin_alone"]
 
 
 @pytest.mark.parametrize("name", EMULATED)
@@ -121,6 +124,18 @@ def test_terms_of_a_sum_that_are_zero_for_all_neighbours_are_passed_over(builds:
     assert ")) continue;" in source
     results = run_cpu(Kernel(target=Target.CPU, source=source, plan=plan), facts, inputs, builds)
     compare_all(results, Case(messages, inputs))
+
+
+@pytest.mark.parametrize("name", ["unpooled_image", "put_pairs", "add_pairs", "scattered_down", "scattered"])
+def test_many_writes_by_index_are_no_more_work_than_elements_and_writes(name: str) -> None:
+    case = GRAPHS[name]
+    facts, _ = trace(case.function, case.inputs, case.parameters)
+    groups = program_of(facts).groups
+    scatters = [group for group in groups if isinstance(group.source, Scatter)]
+    assert scatters
+    writes = prod(scatters[0].shape)
+    assert all(prod(group.source.extents) <= 4 for group in groups if isinstance(group.source, Reduce))
+    assert all(prod(group.shape) <= max(writes, *(prod(spec.shape) for spec in facts.tensors)) for group in groups)
 
 
 TILED = ["conv2d_tiled", "conv1d_tiled", "conv_transpose2d_tiled", "attention_tiled", "linear_relu"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -106,6 +107,60 @@ def writes() -> dict[str, Case]:
         "select_scatter": _of(lambda a, b: torch.select_scatter(a, b, 0, -2), (5, 7), (7,)),
         "slice_scatter": _of(lambda a, b: torch.slice_scatter(a, b, 1, 1, 6, 2), (5, 7), (5, 3)),
     }
+
+
+def sent() -> dict[str, Case]:
+    """Calls with more writes than an element looks through, which go to their places themselves."""
+    generator = torch.Generator().manual_seed(5)
+    places = torch.randint(-40, 40, (12, 10), generator=generator)
+    rows = torch.randint(0, 9, (200,), generator=generator)
+    across = torch.randint(0, 9, (3, 150), generator=generator)
+    wide = torch.randn(150, generator=generator).mul(12).exp()
+    special = torch.cat([NOT_NUMBERS.reshape(-1), wide])[:150].expand(3, 150)
+
+    def paired(a: torch.Tensor, b: torch.Tensor, i: torch.Tensor, j: torch.Tensor, *, add: bool) -> torch.Tensor:
+        return a.index_put((i, j), b, accumulate=add)
+
+    def indexed(*, wrap: bool) -> dict[str, torch.Tensor]:
+        return {"i": places.remainder(7), "j": places if wrap else places.remainder(40)}
+
+    cases = {
+        "put_pairs": _of(partial(paired, add=False), (7, 40), (12, 10), **indexed(wrap=True)),
+        "put_pairs_of_rows": _of(partial(paired, add=False), (7, 40, 6), (10, 6), **indexed(wrap=False)),
+        "add_pairs": _of(partial(paired, add=True), (7, 40), (12, 10), **indexed(wrap=True)),
+        "add_pairs_of_rows": _of(partial(paired, add=True), (7, 40, 6), (12, 10, 6), **indexed(wrap=False)),
+        "add_apart": _of(
+            lambda a, b, i: torch.ops.aten.index_put(a, [i, None, i], b, True) * 2, (9, 4, 9), (200, 4), i=rows
+        ),
+        "add_integers": Case(
+            lambda a, i: a.new_zeros(9).index_put((i,), a, accumulate=True), {"a": rows * 3 - 7, "i": rows}
+        ),
+        "put_truths": Case(
+            lambda a, i: torch.zeros(9, dtype=torch.bool).index_put((i,), a > 0), {"a": rows - 4, "i": rows}
+        ),
+        "rows_added": _of(lambda a, b, i: a.index_add(0, i, b, alpha=2), (90, 5), (200, 5), i=rows),
+        "rows_added_in_bfloat16": _of(
+            lambda a, b, i: a.to(torch.bfloat16).index_add(0, i, b.to(torch.bfloat16)), (90, 5), (200, 5), i=rows
+        ),
+        "columns_copied": _of(lambda a, b, i: a.index_copy(1, i, b), (5, 90), (5, 200), i=rows),
+        "columns_filled": _of(lambda a, i: a.index_fill(1, i, -1.5), (5, 90), i=rows),
+        "scattered": _of(lambda a, b, i: a.scatter(1, i, b), (5, 9), (3, 150), i=across),
+        "scattered_down": _of(lambda a, b, i: a.scatter_add(0, i, b), (9, 4), (150, 3), i=across.T),
+        "put_flat": _of(lambda a, b, i: a.put(i, b, accumulate=True), (8, 10), (12, 10), i=places),
+        "wide_range_added": Case(
+            lambda b, i: b.new_zeros(3, 9).scatter_add(1, i, b), {"b": wide * across, "i": across}
+        ),
+        "histogram_of_many": _of(lambda a: torch.histc(a, 50, -2, 2), (300,)),
+        "unpooled_image": _of(lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), (2, 3, 16, 12)),
+    }
+    for name in ("sum", "mean", "amax", "amin"):
+        for own in (True, False):
+            function = partial(torch.scatter_reduce, dim=1, reduce=name, include_self=own)
+            cases[f"sent_{name}{'' if own else '_alone'}"] = Case(
+                lambda a, i, b, function=function: function(a, index=i, src=b),
+                {"a": _random(3, 12), "i": across, "b": special if name[0] == "a" else _random(3, 150)},
+            )
+    return cases
 
 
 def moves() -> dict[str, Case]:
@@ -248,4 +303,4 @@ def sampled() -> dict[str, Case]:
 
 def written() -> dict[str, Case]:
     """Return the graphs."""
-    return {**writes(), **moves(), **chosen(), **sampled()}
+    return {**writes(), **sent(), **moves(), **chosen(), **sampled()}
