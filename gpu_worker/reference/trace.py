@@ -26,6 +26,10 @@ from gpu_worker.reference.watching import ForwardWatch
 MAX_NODES = 20_000
 MAX_CONSTANT_ELEMENTS = 64
 """A longer tensor constant is not written into the graph."""
+_NUMBER_READ = "aten._local_scalar_dense.default"
+"""The call of ``item()``, which stands for every way in which values leave PyTorch."""
+_LEAVING = ("numpy", "tolist", "__array__", "__dlpack__")
+"""Methods of a tensor that give its values to others, without an ATen call that says so."""
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
@@ -128,6 +132,11 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
                 self.name(tensor)
             self._pairs.clear()
 
+    def note_read(self, tensor: Any) -> None:
+        """Record that the values of a tensor of this forward pass are read outside of PyTorch."""
+        if id(tensor) in self._names or id(tensor) in self._pairs:
+            self._record(_NUMBER_READ, (self._encode(tensor),), {}, ())
+
     def name(self, tensor: torch.Tensor) -> str:
         """Return the value that this tensor is now."""
         known = self._names.get(id(tensor))
@@ -161,7 +170,7 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
     def _record(
         self, op: str, args: tuple[JsonValue, ...], kwargs: dict[str, JsonValue], results: Sequence[torch.Tensor]
     ) -> None:
-        if self._in_a_rule and op == "aten._local_scalar_dense.default":
+        if self._in_a_rule and op == _NUMBER_READ:
             return  # a number that a rule looks at, and not forward
         if len(self.nodes) >= MAX_NODES:
             raise UnusableReference(f"forward makes more than {MAX_NODES} ATen calls")
@@ -220,10 +229,15 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
             raise UnusableReference(
                 f"forward uses a tensor of shape {list(tensor.shape)} that is neither an argument nor a parameter nor "
                 "a buffer; a kernel could not be given it. Make it a buffer with self.register_buffer(name, tensor)"
+                f"{self._instead_of_reads()}"
             )
         values = self._encode(tensor.detach().tolist())
         self._record("constant", (values if isinstance(values, list) else [values],), {}, [tensor])
         return self._names[id(tensor)]
+
+    def _instead_of_reads(self) -> str:
+        lines = sorted({node.line for node in self.nodes if node.op == _NUMBER_READ and node.line is not None})
+        return f", or, if it is made of what is read in line {', '.join(map(str, lines))}, by PyTorch" if lines else ""
 
 
 def trace(
@@ -231,7 +245,7 @@ def trace(
 ) -> Traced:
     """Trace the forward pass that ``call`` makes on named tensors; ``file`` is that of the problem."""
     tracer = Tracer(named, file)
-    with tracer, _without_fused_layers():
+    with tracer, _without_fused_layers(), _ValuesRead(tracer):
         outputs = list(call())
     names = tuple(tracer.name(tensor) for tensor in outputs)
     graph = Graph(nodes=tuple(tracer.nodes), outputs=names)
@@ -248,6 +262,21 @@ def _without_fused_layers() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+class _ValuesRead(TorchFunctionMode):
+    """Tells the tracer where values are read outside of PyTorch."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__()
+        self._tracer = tracer
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__name__", "") in _LEAVING:
+            self._tracer.note_read(args[0])
+        return func(*args, **(kwargs or {}))
 
 
 class _StepByStep(TorchFunctionMode):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
 from cupilot.domain.problem import DType, Graph, Role, TensorSpec
 from gpu_worker.judge.counting import compulsory_bytes, numbers_read, op_class, pointwise_flops
+from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.reference.trace import trace
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -51,6 +53,35 @@ def test_a_matrix_product_counts_two_operations_a_multiply_add() -> None:
 def _branches(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     scale = weight.max().item()
     return x * scale if (x + weight).sum() > 0 else x
+
+
+def _through_numpy(x: torch.Tensor) -> torch.Tensor:
+    return x / float(x.numpy().max())
+
+
+def _through_an_array(x: torch.Tensor) -> torch.Tensor:
+    return x / float(np.asarray(x * 2).max())
+
+
+def _through_a_list(x: torch.Tensor) -> torch.Tensor:
+    return x / max(x.tolist())
+
+
+@pytest.mark.parametrize("function", [_through_numpy, _through_an_array, _through_a_list])
+def test_lines_that_read_inputs_outside_of_torch_are_told(function: Callable[..., torch.Tensor]) -> None:
+    x = torch.rand(4)
+    graph = trace(lambda: [function(x)], {"x": x}, __file__).graph
+    assert numbers_read(graph, {"x"}) == [function.__code__.co_firstlineno + 1]
+
+
+def test_a_tensor_made_outside_of_torch_is_refused_with_the_line_that_read_the_values() -> None:
+    x = torch.rand(100)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.from_numpy(np.sort(x.numpy()))
+
+    with pytest.raises(UnusableReference, match=rf"line {forward.__code__.co_firstlineno + 1}, by PyTorch"):
+        trace(lambda: [forward(x)], {"x": x}, __file__)
 
 
 def test_lines_that_make_numbers_of_inputs_are_told_and_those_of_parameters_are_not() -> None:
