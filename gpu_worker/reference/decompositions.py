@@ -19,9 +19,19 @@ from gpu_worker.reference.special import SPECIAL
 MadeBy = Callable[[torch.Tensor], str | None]
 """The call that made a tensor of the forward pass; None for one that it was given."""
 
+_BACKWARD = (
+    *("_fused_rms_norm", "_prelu_kernel", "binary_cross_entropy", "cudnn_batch_norm", "elu", "embedding_dense", "gelu"),
+    *("glu", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "leaky_relu", "log_sigmoid", "logit", "mish"),
+    *("max_pool2d_with_indices", "mse_loss", "native_batch_norm", "native_group_norm", "native_layer_norm", "nll_loss"),
+    *("nll_loss2d", "reflection_pad1d", "reflection_pad2d", "select", "silu", "slice", "smooth_l1_loss"),
+    *("soft_margin_loss", "softplus", "threshold", "unfold"),
+)
+"""Calls whose derivatives PyTorch has rules for."""
 _BY_TORCH = (
-    "_weight_norm_interface", "block_diag", "col2im", "ldexp", "max_unpool2d", "max_unpool3d", "multi_margin_loss",
-    "mvlgamma", "renorm", "soft_margin_loss", "tril_indices", "triu_indices", "unfold_backward", "vdot",
+    "_log_softmax_backward_data", "_softmax_backward_data", "_unsafe_masked_index",
+    "_unsafe_masked_index_put_accumulate", "_weight_norm_interface", "block_diag", "col2im", "ldexp", "max_unpool2d",
+    "max_unpool3d", "multi_margin_loss", "mvlgamma", "renorm", "soft_margin_loss", "tril_indices", "triu_indices",
+    "vdot", *(f"{name}_backward" for name in _BACKWARD),
 )  # fmt: skip
 _PREFIXES = tuple(f"aten.{name}." for name in _BY_TORCH)
 _SUM, _MEAN, _MAX = range(3)
@@ -35,7 +45,7 @@ def decomposition(func: Any, made_by: MadeBy) -> Callable[..., Any] | None:
         return partial(_BY_MAKER[name], made_by)
     if name.startswith(_PREFIXES):
         return _torch_rules().get(name)
-    return _OWN.get(name)
+    return _OWN.get(name) or _into_given_tensors(func)
 
 
 def decomposed() -> frozenset[str]:
@@ -49,6 +59,32 @@ def _torch_rules() -> dict[str, Callable[..., Any]]:
     from torch._decomp import decomposition_table  # its import takes a while, and few problems need it
 
     return {str(call): rule for call, rule in decomposition_table.items() if str(call).startswith(_PREFIXES)}
+
+
+def _into_given_tensors(func: Any) -> Callable[..., Any] | None:
+    """Return the rule for a call with ``out=``: its form without, then a copy; None for another call."""
+    arguments = func._schema.arguments
+    outs = [item.name for item in arguments if item.kwarg_only and item.alias_info and item.alias_info.is_write]
+    if not outs:
+        return None
+    wanted = [(item.name, str(item.type)) for item in arguments if item.name not in outs]
+    packet = func._overloadpacket
+    for overload in (getattr(packet, name) for name in packet.overloads()):
+        if [(item.name, str(item.type)) for item in overload._schema.arguments] == wanted:
+            return partial(_copied_out, overload, outs)
+    return None
+
+
+def _copied_out(functional: Callable[..., Any], outs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+    """Write results into tensors of their shapes and types; others are resized, or decide the arithmetic's type."""
+    given = [kwargs.pop(name) for name in outs]
+    made = functional(*args, **kwargs)
+    results = [made] if isinstance(made, torch.Tensor) else list(made)
+    if [(item.shape, item.dtype) for item in results] != [(item.shape, item.dtype) for item in given]:
+        return NotImplemented
+    for target, result in zip(given, results, strict=True):
+        target.copy_(result)
+    return given[0] if isinstance(made, torch.Tensor) else tuple(given)
 
 
 def _embedding_bag(  # noqa: PLR0917 - the call's own arguments
@@ -230,6 +266,10 @@ def _rrelu(
     return torch.nn.functional.leaky_relu(values, (lower + upper) / 2)
 
 
+def _shrunk_backward(gradient: torch.Tensor, values: torch.Tensor, bound: float) -> torch.Tensor:
+    return torch.where((values >= -bound) & (values <= bound), 0.0, gradient)
+
+
 def _multilabel_margin_loss(values: torch.Tensor, labels: torch.Tensor, reduction: int) -> tuple[torch.Tensor, ...]:
     """Margins of the classes before the first negative label over all others (PyTorch's rule counts later ones)."""
     classes = torch.arange(values.shape[-1], device=values.device)
@@ -261,8 +301,10 @@ _OWN: dict[str, Callable[..., Any]] = {
     "aten._thnn_fused_lstm_cell.default": _lstm_cell,
     "aten._trilinear.default": _bilinear,
     "aten.bincount.default": _bincount,
+    "aten.hardshrink_backward.default": _shrunk_backward,
     "aten.histc.default": _histc,
     "aten.isin.Tensor_Tensor": _isin,
     "aten.multilabel_margin_loss_forward.default": _multilabel_margin_loss,
     "aten.rrelu_with_noise.default": _rrelu,
+    "aten.softshrink_backward.default": _shrunk_backward,
 }

@@ -85,3 +85,18 @@ def test_sizes_that_follow_from_values_stay_as_they_are() -> None:
     assert "aten.bincount.default" in _calls(torch.bincount, values=values)
     assert "aten.bincount.default" not in _calls(lambda values: torch.bincount(values, minlength=5), values=values)
     assert "aten.histc.default" in _calls(lambda x: torch.histc(x, 4), x=torch.rand(9))
+
+
+def test_results_for_given_tensors_are_copied_into_them() -> None:
+    given = {"x": torch.rand(3, 4), "room": torch.rand(3, 4)}
+    calls = _calls(lambda x, room: torch.div(x, 2.0, out=room) + room.sum(), **given)
+    assert calls[:2] == ["aten.div.Tensor", "aten.copy_.default"]
+    assert torch.equal(given["room"], given["x"] / 2)
+
+
+def test_a_result_that_resizes_or_converts_the_given_tensor_stays_as_it_is() -> None:
+    given = {"x": torch.rand(3, 4)}
+    assert _calls(lambda x: torch.mul(x, x, out=torch.empty(0)), **given)[-1] == "aten.mul.out"
+    double = torch.empty(4, dtype=torch.float64)
+    assert _calls(lambda x: torch.sum(x, 0, dtype=torch.float64, out=double), **given)[-1] == "aten.copy_.default"
+    assert _calls(lambda x: torch.add(x[0], x[1], out=double), **given)[-1] == "aten.add.out"

@@ -57,6 +57,7 @@ _REASONS = {
     **{f"aten._fft_{kind}.default": "of up to 4,096 points it is" for kind in ("c2c", "c2r", "r2c")},
 }
 """Reasons for refusing calls that no lowering knows but that something supported can stand for."""
+_INTO_ANOTHER = "without out=, or with a tensor of the result's shape and type, it may be"
 _NOT_HELD = ("complex64", "complex128")
 
 
@@ -212,7 +213,7 @@ class Lowering:
 
 def why_not(op: str) -> str:
     """Return the reason for refusing a call that there is no lowering for."""
-    instead = _REASONS.get(out_of_place(op))
+    instead = _REASONS.get(out_of_place(op), _INTO_ANOTHER if op.endswith("out") else None)
     return _UNKNOWN_CALL if instead is None else f"{_UNKNOWN_CALL}: {instead}"
 
 

@@ -362,7 +362,7 @@ GATHERS: dict[str, Callable[[Call], Tensor]] = {
     "aten.gather.default": _gather,
     "aten.index_select.default": _index_select,
     "aten.embedding.default": _embedding,
-    "aten.index.Tensor": _advanced_index,
+    **dict.fromkeys(("aten.index.Tensor", "aten._unsafe_index.Tensor"), _advanced_index),
     "aten.diag_embed.default": _diagonal_matrix,
     "aten.pixel_shuffle.default": _pixel_shuffle,
     "aten.pixel_unshuffle.default": _pixel_unshuffle,

@@ -131,11 +131,15 @@ def _logit_cross_entropy(call: Call) -> Lowered:
 
 
 def _log_sigmoid(call: Call) -> Lowered:
-    def value(x: Term) -> Term:
-        soft = f("fn_log1p", f("fn_exp", f("fn_neg", f("fn_abs", x))))
-        return f("sub", f("fn_min", x, like(0, x)), soft)
+    """Return the value and, as PyTorch has it on a CPU, the exponential that the derivative is made of."""
 
-    return [combined(call.shape, call.dtype, value, call.tensor(0))]
+    def power(x: Term) -> Term:
+        return f("fn_exp", f("fn_neg", f("fn_abs", x)))
+
+    def value(x: Term) -> Term:
+        return f("sub", f("fn_min", x, like(0, x)), f("fn_log1p", power(x)))
+
+    return [combined(call.shape, call.dtype, change, call.tensor(0)) for change in (value, power)]
 
 
 LOSSES: dict[str, Callable[[Call], Lowered]] = {

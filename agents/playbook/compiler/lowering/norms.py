@@ -106,6 +106,10 @@ def _scaled(source: Tensor, statistics: tuple[Tensor, Tensor], eps: float, index
     return f("mul", away, f("fn_rsqrt", f("add", variance_there, like(eps, variance_there))))
 
 
+def _rsqrt(tensor: Tensor, eps: float) -> Tensor:
+    return combined(tensor.shape, tensor.dtype, lambda x: f("fn_rsqrt", f("add", x, like(eps, x))), tensor)
+
+
 def _affine(value: Term, weight: Term | None, bias: Term | None) -> Term:
     value = value if weight is None else f("mul", value, cast(weight, value.dtype))
     return value if bias is None else f("add", value, cast(bias, value.dtype))
@@ -125,8 +129,7 @@ def _layer_norm(call: Call) -> Lowered:
         parts = [None if part is None else part.at(inner) for part in (weight, bias)]
         return cast(_affine(value, *parts), register(call.dtype))
 
-    rstd = combined(spread.shape, spread.dtype, lambda x: f("fn_rsqrt", f("add", x, like(eps, x))), spread)
-    return [mapped(source.shape, call.dtype, define), middle, rstd]
+    return [mapped(source.shape, call.dtype, define), middle, _rsqrt(spread, eps)]
 
 
 def _rms_norm(call: Call) -> Lowered:
@@ -144,7 +147,7 @@ def _rms_norm(call: Call) -> Lowered:
         scale = None if weight is None else weight.at(index[axes[0] :])
         return cast(_affine(value, scale, None), register(call.dtype))
 
-    return [mapped(source.shape, call.dtype, define), squares]
+    return [mapped(source.shape, call.dtype, define), _rsqrt(squares, eps)]
 
 
 def _group_norm(call: Call) -> Lowered:
@@ -164,7 +167,7 @@ def _group_norm(call: Call) -> Lowered:
         parts = [None if part is None else part.at((index[1],)) for part in (weight, bias)]
         return cast(_affine(value, *parts), register(call.dtype))
 
-    return [mapped(source.shape, call.dtype, define), middle, spread]
+    return [mapped(source.shape, call.dtype, define), squeezed(middle, axes), squeezed(_rsqrt(spread, eps), axes)]
 
 
 def _update(call: Call, middle: Tensor, spread: Tensor, correction: float) -> None:
@@ -188,9 +191,9 @@ def _batch_norm(training_at: int | None, eps_at: int) -> Callable[[Call], Lowere
         training = training_at is not None and call.flag(training_at, "training")
         eps = call.real(eps_at, "eps")
         rank = len(source.shape)
+        axes = tuple(axis for axis in range(rank) if axis != 1)
         if training or call.optional(3) is None:
             source = kept(source, 3)
-            axes = tuple(axis for axis in range(rank) if axis != 1)
             middle, spread = variance(source, axes)
             if training:
                 count = length(source, axes)
@@ -206,7 +209,8 @@ def _batch_norm(training_at: int | None, eps_at: int) -> Callable[[Call], Lowere
             parts = [None if part is None else part.at((index[1],)) for part in (weight, bias)]
             return cast(_affine(value, *parts), register(call.dtype))
 
-        return [mapped(source.shape, call.dtype, define)]
+        saved = [squeezed(middle, axes), squeezed(_rsqrt(spread, eps), axes)] if training else []
+        return [mapped(source.shape, call.dtype, define), *saved]
 
     return lower
 

@@ -21,6 +21,7 @@ from tests.unit.agents.playbook.briefings import briefing
 from tests.unit.agents.playbook.brought_graphs import brought
 from tests.unit.agents.playbook.complex_graphs import complex_graphs
 from tests.unit.agents.playbook.emulation import run_cuda
+from tests.unit.agents.playbook.gradient_graphs import gradients
 from tests.unit.agents.playbook.graphs_under_test import graphs, tiled
 from tests.unit.agents.playbook.matrix_graphs import matrix_graphs
 from tests.unit.agents.playbook.nvrtc import compile_cuda
@@ -31,7 +32,7 @@ from tests.unit.agents.playbook.written_graphs import written
 pytestmark = pytest.mark.builds
 
 EPSILON = {torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float64: 2.0**-52}
-GRAPHS = {**graphs(), **brought(), **written(), **complex_graphs(), **matrix_graphs()}
+GRAPHS = {**graphs(), **brought(), **written(), **complex_graphs(), **matrix_graphs(), **gradients()}
 ALL = {**GRAPHS, **{f"template_{name}": case for name, case in list(everything().items())[::5]}}
 """The compiler must compute what templates do as well: it takes over where a template refuses a size."""
 

@@ -55,6 +55,19 @@ def test_a_refusal_names_the_users_line_its_text_and_the_way_on() -> None:
     assert "--agents hybrid" in error.hint
 
 
+def test_a_call_into_a_tensor_of_another_size_is_told_from_one_that_is_unknown() -> None:
+    error = refusal(lambda x: torch.mul(x, 2, out=torch.empty(0)), 5)
+    assert "line 5, which calls aten.mul.out (result [4, 8]" in error.message
+    assert "without out=" in error.message
+
+
+def test_a_derivative_without_a_rule_is_named_with_its_line() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return torch.func.grad(lambda t: torch.nn.functional.avg_pool1d(t, 2).square().sum())(x)  # type: ignore[no-any-return]
+
+    assert "in line 5, which calls aten.avg_pool2d_backward.default" in refusal(forward, 5).message
+
+
 def test_a_matrix_that_is_too_large_is_told_from_a_call_that_is_unknown() -> None:
     facts, _ = trace(torch.linalg.inv, {"x": torch.eye(9)})
     with pytest.raises(NoTemplate, match="of matrices with up to 8 rows it is"):
