@@ -85,7 +85,9 @@ where a plan's 32 launches do not suffice on `cuda`, small groups share cooperat
 """
 
 _SIMPLER = """These are traced as the simpler calls that they stand for, as are layers that PyTorch has one call for, as
-`nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.LSTM`:
+`nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.LSTM`. A call with `out=` is its form without and a copy,
+where the tensor has the result's shape and type. Derivatives that `forward` takes (`torch.func.grad`, `torch.func.vjp`,
+`torch.autograd.grad`) are the calls that PyTorch makes for them:
 """
 
 _COMPLEX = """Complex tensors within `forward`, as in rotary embeddings, are followed by their real and imaginary parts

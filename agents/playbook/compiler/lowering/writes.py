@@ -1,4 +1,4 @@
-"""What index tensors write into a copy of a tensor: elements replaced by the last write, or combined with all of them.
+"""Writes by index tensors into a copy of a tensor: elements replaced by the last write, or combined with all of them.
 
 Where few writes may meet an element, it looks through all of them. Otherwise each write goes to its own place. What is
 brought together there are whole numbers, so that no result depends on the order of the writes: the place of a write in
