@@ -267,8 +267,11 @@ def _begin_candidate(session: Session, job: Job, generation: Generation, proposa
 
 
 def _cut(stop: StopReason, generation: Generation) -> bool:
-    """Return whether a budget, not the method, ended the evolution: the last generation is incomplete."""
-    return stop is StopReason.GENERATIONS and generation.cut_short
+    """Return whether a budget, not the method, ended the evolution: the last generation is incomplete.
+
+    A kernel close to the roofline bound ends it however many candidates there were; every other reason counts them.
+    """
+    return stop is not StopReason.NEAR_FLOOR and generation.cut_short
 
 
 def _forbids(session: Session, job: Job, stage: Next) -> Exhausted | None:

@@ -16,7 +16,7 @@ from cupilot.domain.evolution.evoengineer import EvoEngineerFreeConfig, EvoEngin
 from cupilot.domain.evolution.funsearch import FunSearchConfig
 from cupilot.domain.evolution.methods import MethodConfig
 from cupilot.domain.evolution.sce import CrossoverLevel, CupilotPaperConfig, SceConfig
-from cupilot.domain.job import AgentKind, MethodNeedsModel
+from cupilot.domain.job import AgentKind, Budgets, MethodNeedsModel
 from cupilot.domain.states import JobState, StepState
 from cupilot.jobs.submission import check_agents
 from cupilot.settings import Settings
@@ -92,6 +92,25 @@ def test_every_method_ends_rightly_with_every_model(
         assert job.cost_usd == pytest.approx(CALL_USD * len(server.paid))
         assert len(rig.calls(job_id)) == len(server.paid)
         assert {step.state for step in rig.steps(job_id)} == {StepState.SUCCEEDED}
+
+
+@pytest.mark.parametrize(
+    ("method", "budgets", "reason"),
+    [
+        (EvoEngineerFreeConfig(samples=4, samplers=2), Budgets(candidates=3), "candidates_budget"),
+        (EohConfig(samples=4, samplers=2), Budgets(candidates=3), "candidates_budget"),
+        (SMALL["ai-cuda"], Budgets(cost_usd=CALL_USD), "cost_budget"),
+    ],
+    ids=["free", "eoh", "ai-cuda without a start"],
+)
+def test_a_budget_that_cuts_the_last_generation_short_is_the_reason_of_the_end(
+    database: Database, settings: Settings, method: MethodConfig, budgets: Budgets, reason: str
+) -> None:
+    with ScriptedModel(competent) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM, method=method, budgets=budgets)
+        rig.run()
+        assert (rig.job(job_id).state, rig.job(job_id).reason) == (JobState.BUDGET_EXHAUSTED, reason)
 
 
 @pytest.mark.parametrize("name", ["full", "ai-cuda"])
