@@ -27,7 +27,9 @@ CLASS = "ModelNew"
 EXPORTS = "PYBIND11_MODULE or TORCH_LIBRARY"
 _EXPORTING = re.compile(r"^\s*(PYBIND11_MODULE|TORCH_LIBRARY(_FRAGMENT)?)\s*\(", re.MULTILINE)
 _PYTHON = re.compile(r"^(from\s+[\w.]+\s+)?import\s+\w[^;{]*$", re.MULTILINE)
+_PYTHON_BLOCK = re.compile(r"^\s*(async\s+)?(def|class)\s+\w[^{;]*$", re.MULTILINE)
 _C = re.compile(r"^\s*#\s*include\s*[<\"]", re.MULTILINE)
+_C_LINE = re.compile(r"[;{}]\s*(//.*)?$|^\s*//", re.MULTILINE)
 _CUDA = re.compile(r"__global__|__device__|<<<|\bcuda|\bcub::|\bcutlass\b|ATen/cuda|c10/cuda")
 
 
@@ -125,14 +127,12 @@ def check_import(source: str) -> None:
     if is_extension(source):
         return
     if _C.search(source) and not _PYTHON.search(source):
-        raise InvalidImport(
-            f"the source exports nothing to Python: it has no {EXPORTS}",
-            hint='PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &forward); }',
-            where="kernel.source",
-        )
+        raise _exports_nothing()
     try:
         tree = parse(source)
     except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+        if _looks_like_c(source):
+            raise _exports_nothing() from error
         line = getattr(error, "lineno", None) or 1
         reason = getattr(error, "msg", None) or "it is nested too deeply"
         raise InvalidImport(
@@ -147,6 +147,21 @@ def check_import(source: str) -> None:
             f"or the source of a torch extension, with {EXPORTS}",
             where="kernel.source",
         )
+
+
+def _looks_like_c(source: str) -> bool:
+    """Return whether a text that is not Python reads like C++ or CUDA source, and not like Python with an error."""
+    return _C_LINE.search(source) is not None and not (_PYTHON.search(source) or _PYTHON_BLOCK.search(source))
+
+
+def _exports_nothing() -> InvalidImport:
+    return InvalidImport(
+        f"the file is C++ or CUDA source that exports nothing to Python: it has no {EXPORTS}",
+        hint=f"a torch extension is accepted, with its header (#include <torch/extension.h>) and "
+        f'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{ m.def("forward", &forward); }}, or a Python file with a class '
+        f"{CLASS}; a kernel with a launch plan is judged by python -m gpu_worker judge PROBLEM FILE --plan PLAN.json",
+        where="kernel.source",
+    )
 
 
 _SIGNS: dict[Target, dict[str, str]] = {

@@ -73,6 +73,29 @@ def test_what_a_file_is_shows_in_its_text() -> None:
         check_import('#include <torch/extension.h>\nextern "C" int f();')
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'extern "C" void line(const float* x, float* out) {\n  out[0] = x[0];\n}\n',
+        "// one line\n__global__ void f(const float* x, float* out) { out[0] = x[0]; }\n",
+        '#include "problem.h"\nvoid line(const float* x, float* out) {}\n',
+        "class Line {\n public:\n  void run();\n};\n",
+    ],
+)
+def test_a_plain_kernel_in_c_is_called_what_it_is(text: str) -> None:
+    with pytest.raises(InvalidImport, match=r"is C\+\+ or CUDA source that exports nothing to Python") as caught:
+        check_import(text)
+    assert all(word in (caught.value.hint or "") for word in ("torch/extension.h", "ModelNew", "--plan"))
+
+
+@pytest.mark.parametrize(
+    "text", ["import torch\nx = {\n", "class ModelNew(nn.Module):\n    x = {\n", "def f(:", "a = = 1"]
+)
+def test_python_with_an_error_is_still_python(text: str) -> None:
+    with pytest.raises(InvalidImport, match="not valid Python"):
+        check_import(text)
+
+
 def test_the_choice_of_a_function_is_part_of_the_file() -> None:
     assert with_function(CPP, "run") == f"{CPP}// cupilot: function run\n"
     assert with_function(CPP, None) == CPP
