@@ -59,6 +59,8 @@ class Signature:
     policy: str
     constructor_names: tuple[str, ...] = ()
     """Of the constructor's positional arguments."""
+    output_paths: tuple[str, ...] = ()
+    """Of each output in what forward returns (:mod:`gpu_worker.returned`); none where no dict is in it."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the signature for the channel; raises :class:`NotPortable`."""
@@ -70,6 +72,7 @@ class Signature:
             "tensors": [asdict(layout) for layout in self.tensors],
             "policy": self.policy,
             "constructor_names": list(self.constructor_names),
+            "output_paths": list(self.output_paths),
         }
 
     @classmethod
@@ -87,6 +90,7 @@ class Signature:
             tuple(layouts),
             data["policy"],
             tuple(data["constructor_names"]),
+            tuple(data["output_paths"]),
         )
 
     def constructor_arguments(self) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from cupilot.domain.problem import Role, TensorSpec
 from gpu_worker.judge.copies import dense
 from gpu_worker.judge.dtypes import DTYPES
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.reference import loading
+from gpu_worker.returned import keyed, leaves
 
 
 def spec_of(name: str, role: Role, tensor: torch.Tensor) -> TensorSpec:
@@ -27,7 +27,7 @@ def spec_of(name: str, role: Role, tensor: torch.Tensor) -> TensorSpec:
 
 def outputs_in(result: Any) -> list[torch.Tensor]:
     """Return the tensors that a forward pass returned. Raises :class:`UnusableReference` for anything else."""
-    tensors = [leaf for leaf in pytree.tree_leaves(result) if leaf is not None]
+    tensors = [leaf for _, leaf in leaves(result)]
     others = [leaf for leaf in tensors if not isinstance(leaf, torch.Tensor)]
     if not tensors or others:
         within = f" with a {type(others[0]).__name__} in it" if others and others[0] is not result else ""
@@ -36,3 +36,8 @@ def outputs_in(result: Any) -> list[torch.Tensor]:
             f"forward must return a tensor, or tensors alone in a list, tuple or dict; it returns {kind}{within}"
         )
     return tensors
+
+
+def paths_in(result: Any) -> tuple[str, ...]:
+    """Return the path of each output in a result with dicts; none where positions alone tell them apart."""
+    return tuple(path for path, _ in leaves(result)) if keyed(result) else ()

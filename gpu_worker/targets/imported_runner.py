@@ -19,10 +19,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch.utils import _pytree as pytree
 
 from gpu_worker import signature as signatures
 from gpu_worker.messages.runner import COPIED
+from gpu_worker.returned import keyed, leaves
 from gpu_worker.signature import Signature
 from gpu_worker.targets import extension, user_errors
 from gpu_worker.targets.base import RunnerError
@@ -138,6 +138,8 @@ class ImportedRunner:
         self._arena: torch.Tensor | None = None
         self._signature: Signature | None = None
         self._model: torch.nn.Module | None = None
+        self._in_order = False
+        """True if a result without dicts is taken in its own order."""
         self._slots: list[_Slot] = []
         self._lent: Lent | None = None
         self._places: list[list[int]] = []
@@ -156,6 +158,7 @@ class ImportedRunner:
         self._memory.apply(signature.policy)
         path = Path(binary)
         self._model = _module(path, signature, self._memory.device)
+        self._in_order = not signature.output_paths or path.suffix != ".py"  # an extension may return a tuple
         check_state(_parameters(self._model), _buffers(self._model), signature)
         return {}
 
@@ -231,10 +234,18 @@ class ImportedRunner:
         half = self._signature.policy == "half"
         return torch.autocast(self._memory.device.type, torch.bfloat16, enabled=half)
 
+    def _results(self, result: Any) -> list[Any]:
+        """Return what forward returned in the order of the reference's outputs."""
+        assert self._signature is not None
+        if self._in_order and type(result) in _tensor_types:
+            return [result]
+        if self._in_order and not keyed(result):
+            return [item for _, item in leaves(result)]
+        return by_keys(dict(leaves(result)), self._signature.output_paths)
+
     def _hand_over(self, result: Any, outputs: Sequence[torch.Tensor]) -> list[int]:
         """Leave results where they are or copy them to the slot; return their places."""
-        results = [result] if type(result) in _tensor_types else pytree.tree_leaves(result)
-        results = [item for item in results if item is not None]
+        results = self._results(result)
         check_results(results, outputs, self._signature.policy if self._signature else "")
         places = []
         for output, item in zip(outputs, results, strict=True):
@@ -260,6 +271,18 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     start = tensor.data_ptr()
     return start, start + (reach + 1) * tensor.element_size() if tensor.numel() else start
+
+
+def by_keys(found: Mapping[str, Any], wanted: Sequence[str]) -> list[Any]:
+    """Return results in the order of the reference's outputs; raises :class:`RunnerError` where their keys differ."""
+    missing = [path for path in wanted if path not in found]
+    extra = [path for path in found if path not in wanted]
+    if missing or extra:
+        differences = [f"it lacks {', '.join(missing)}"] if missing else []
+        differences += [f"the reference has no {', '.join(extra)}"] if any(extra) else []  # '' is a tensor alone
+        message = f"forward returned other keys than the reference: {'; '.join(differences)}"[:2000]
+        raise RunnerError("wrong_value", message, code="wrong_output_keys")
+    return [found[path] for path in wanted]
 
 
 def check_results(results: Sequence[Any], outputs: Sequence[torch.Tensor], policy: str) -> None:

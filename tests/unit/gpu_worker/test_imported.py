@@ -7,7 +7,7 @@ import mmap
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,13 +84,15 @@ def _own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "modelnew", sys)
 
 
-def loaded(source: str, folder: Path) -> tuple[ImportedRunner, Memory]:
+def loaded(
+    source: str, folder: Path, signature: Signature = SIGNATURE, places: Mapping[str, int] = PLACES
+) -> tuple[ImportedRunner, Memory]:
     (folder / "modelnew.py").write_text(source)
     memory = Memory()
     runner = ImportedRunner(lambda: memory)
-    runner.load(str(folder / "modelnew.py"), [SIGNATURE.as_json()])
+    runner.load(str(folder / "modelnew.py"), [signature.as_json()])
     runner.attach({}, [os.open("/dev/null", os.O_RDONLY)])
-    runner.bind([PLACES])
+    runner.bind([places])
     return runner, memory
 
 
@@ -104,6 +106,62 @@ def test_a_file_computes_with_what_lies_in_the_slot(tmp_path: Path) -> None:
         assert runner.run([0]) >= 0.0
         assert torch.equal(out, x * weight * 2.0 + 8)
         assert int(count) == 7  # a running statistic is the file's own copy
+
+
+PAIR = replace(
+    SIGNATURE,
+    tensors=(X, WEIGHT, COUNT, replace(OUT, name="out0"), replace(OUT, name="out1")),
+    output_paths=("['y']", "['more'][0]['z']"),
+)
+TWO_PLACES = {"x": 0, "layer_weight": 256, "count": 512, "out0": 768, "out1": 896}
+
+
+def returning(value: str, signature: Signature, folder: Path) -> list[torch.Tensor]:
+    """Return the outputs that the judge sees of a file whose forward returns this."""
+    right = "x * self.layer.weight * self.scale + self.count"
+    runner, memory = loaded(FILE.replace(f"return {right}", f"return {value}"), folder, signature, TWO_PLACES)
+    X.view(memory.bytes, 0).fill_(2.0)
+    runner.run([0])
+    return [OUT.view(memory.bytes, TWO_PLACES[name]) for name in ("out0", "out1")]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{'y': x, 'more': [{'z': x + 1}]}",
+        "{'more': ({'z': x + 1, 'none': None},), 'y': x}",
+        "__import__('collections').OrderedDict(more=[{'z': x + 1}], y=x)",
+    ],
+)
+def test_outputs_in_dicts_are_taken_by_their_keys(value: str, tmp_path: Path) -> None:
+    assert [float(output[0, 0]) for output in returning(value, PAIR, tmp_path)] == [2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "lacks", "extra"),
+    [
+        ("{'y': x, 'more': [{'w': x}]}", "it lacks ['more'][0]['z']", "has no ['more'][0]['w']"),
+        ("{'y': x, 'more': [{'z': x}], 'w': x}", "", "has no ['w']"),
+        ("{'y': x}", "it lacks ['more'][0]['z']", ""),
+        ("(x, x)", "it lacks ['y'], ['more'][0]['z']", "has no [0], [1]"),
+        ("x", "it lacks ['y'], ['more'][0]['z']", ""),
+    ],
+)
+def test_other_keys_are_refused_by_name(value: str, lacks: str, extra: str, tmp_path: Path) -> None:
+    with pytest.raises(RunnerError) as caught:
+        returning(value, PAIR, tmp_path)
+    assert caught.value.details["code"] == "wrong_output_keys"
+    assert lacks in str(caught.value)
+    assert extra in str(caught.value)
+    assert ("lacks" in str(caught.value), "has no" in str(caught.value)) == (bool(lacks), bool(extra))
+
+
+def test_a_dict_stands_for_no_tuple_and_sequences_are_alike(tmp_path: Path) -> None:
+    plain = replace(PAIR, output_paths=())
+    with pytest.raises(RunnerError, match=r"the reference has no \['y'\], \['z'\]"):
+        returning("{'y': x, 'z': x + 1}", plain, tmp_path)
+    for value in ("(x, x + 1)", "[x, None, (x + 1,)]"):
+        assert [float(output[0, 0]) for output in returning(value, plain, tmp_path)] == [2.0, 3.0]
 
 
 @pytest.mark.parametrize("into", ["out", "torch.from_numpy(out.numpy())"])
