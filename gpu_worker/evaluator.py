@@ -179,6 +179,7 @@ class Evaluator:
         *,
         incumbent: float | None = None,
         candidate: bool = True,
+        fresh: bool = False,
         timeout: float = 180,
         cancelled: Callable[[], bool] = never_cancelled,
     ) -> Evaluation:
@@ -187,13 +188,15 @@ class Evaluator:
         The evaluation's ``tunables`` are those that the times belong to. An imported file is verified and timed in the
         same way, and marked (``Evaluation.kernel_kind``). ``incumbent`` is the speedup over eager to be beaten: a
         kernel that is certainly slower is timed no further, and its hardware counters are not read. Nor are they for a
-        kernel that is no ``candidate`` to be the best, such as a winner without one of its techniques. Of a problem
-        with workloads, each is evaluated, within ``timeout``; no ``incumbent`` ends that early.
+        kernel that is no ``candidate`` to be the best, such as a winner without one of its techniques. A ``fresh``
+        evaluation is measured, not recalled. Of a problem with workloads, each is evaluated, within ``timeout``; no
+        ``incumbent`` ends that early.
         """
         best = None if preparation.workloads else incumbent
 
         def evaluated(subject: EvaluationInput) -> Evaluation:
-            call = Call(time.monotonic() + timeout, cancelled, thorough=False, incumbent=best, candidate=candidate)
+            deadline = time.monotonic() + timeout
+            call = Call(deadline, cancelled, thorough=False, incumbent=best, candidate=candidate, fresh=fresh)
             return self._evaluation(subject, call)
 
         with exclusive_device(self.device, cancelled):

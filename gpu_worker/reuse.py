@@ -111,10 +111,13 @@ class Recall:
         environment: Environment,
         call: Call,
     ) -> Recalled:
-        """Return the evaluation of the same machine code, with counters if the kernel is promoted by now."""
+        """Return the evaluation of the same machine code, with counters if the kernel is promoted by now.
+
+        None of a fresh call, which is kept in its place.
+        """
         points = self._sweep.limit if can_vary(subject.kernel) else 0
         key = key_of(subject, built, environment, points)
-        known, report = store.get(key), built.build.report
+        known, report = None if call.fresh else store.get(key), built.build.report
         if known is None:
             return Recalled(key, None, report)
         if not of_this_source(known, subject.kernel) and isinstance(subject.kernel, Kernel):

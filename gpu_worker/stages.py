@@ -61,6 +61,8 @@ class Call:
     """Speedup over eager of the best kernel so far, if there is one."""
     candidate: bool = True
     """True if the kernel may become the best: hardware counters are read for such kernels only."""
+    fresh: bool = False
+    """True if no earlier evaluation of the kernel may stand for this one."""
     phases: Phases = field(default_factory=Phases)
     """Stopwatch of the evaluation."""
 

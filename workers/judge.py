@@ -37,12 +37,14 @@ class Judge(Protocol):
         *,
         incumbent: float | None,
         candidate: bool = True,
+        fresh: bool = False,
         timeout: float,
         cancelled: Callable[[], bool],
     ) -> Evaluation:
         """Build, judge, time and profile a kernel; stop early once it is certainly slower than the incumbent.
 
-        Hardware counters are read only for a ``candidate`` that may become the best.
+        Hardware counters are read only for a ``candidate`` that may become the best. A ``fresh`` evaluation is measured
+        now, whatever is known of the kernel.
         """
 
     def confirm(
@@ -103,6 +105,7 @@ class StepJudge:
         *,
         incumbent: float | None,
         candidate: bool = True,
+        fresh: bool = False,
     ) -> Evaluation:
         """See :class:`Judge`."""
         timeout = self.settings.evaluate_timeout_seconds
@@ -113,6 +116,7 @@ class StepJudge:
                 kernel,
                 incumbent=incumbent,
                 candidate=candidate,
+                fresh=fresh,
                 timeout=timeout,
                 cancelled=self.cancelled,
             )

@@ -60,8 +60,12 @@ class StageJudge(Protocol):
         kernel: Kernel | ImportedKernel,
         *,
         incumbent: float | None,
+        fresh: bool = False,
     ) -> Evaluation:
-        """Build, judge, time and profile a kernel; ``incumbent`` is the speedup of the job's best one."""
+        """Build, judge, time and profile a kernel; ``incumbent`` is the speedup of the job's best one.
+
+        ``fresh`` is whether to measure it whatever is known of it.
+        """
 
 
 @dataclass(frozen=True)
@@ -119,10 +123,12 @@ class Evaluate:
     incumbent: float | None = None
     """Speedup to beat: of the job's best kernel so far, or of the candidate's own where this is to improve it. A
     certainly slower kernel is not measured to the end."""
+    fresh: bool = False
+    """True if the kernel is to be measured, even where an evaluation of it is known."""
 
     def run(self, problem: Problem, preparation: Preparation, judge: StageJudge) -> Judgement:
         """See :class:`JudgedStage`."""
-        evaluation = judge.evaluate(problem, preparation, self.kernel, incumbent=self.incumbent)
+        evaluation = judge.evaluate(problem, preparation, self.kernel, incumbent=self.incumbent, fresh=self.fresh)
         failure = evaluation.failure.kind if evaluation.failure else None
         share = floor_share(evaluation, evaluation.placement or preparation.placement)
         near = share is not None and share >= NEAR_FLOOR

@@ -19,7 +19,7 @@ from cupilot.jobs.learning import wanted_sharing
 from cupilot.jobs.submission import once
 from cupilot.storage.db.tables.jobs import Candidate, Job
 from cupilot.storage.jobs.candidate_views import find_candidate
-from cupilot.storage.jobs.jobs import extend_first_payload, get_job, job_spec, submit_job
+from cupilot.storage.jobs.jobs import extend_first_payload, first_payload, get_job, job_spec, submit_job
 from cupilot.storage.jobs.measurements import check_measurable
 from cupilot.storage.people.people import team_of_job
 from cupilot.storage.pool.rows import sharings_of
@@ -72,6 +72,11 @@ def submit_remeasurement(
     if is_new:
         extend_first_payload(session, job, **{PAYLOAD: str(candidate.id)})
     return job, is_new
+
+
+def measures_again(session: Session, job: Job) -> bool:
+    """Return whether the job is one of these: no earlier evaluation may stand for its measurement."""
+    return PAYLOAD in first_payload(session, job)
 
 
 def _sharing(session: Session, team: uuid.UUID, candidate: Candidate) -> Sharing:

@@ -183,6 +183,7 @@ def judge(evaluator: Evaluator, subject: Subject, question: Question, stop: Stop
         subject.kernel,
         incumbent=question.incumbent,
         candidate=question.candidate,
+        fresh=question.fresh,
         timeout=timeout,
         cancelled=stop.is_set,
     )

@@ -194,6 +194,7 @@ class ScriptedJudge:
     incumbents: list[float | None] = field(default_factory=list)
     """The best kernel so far, as each evaluation was told."""
     candidates: list[bool] = field(default_factory=list)
+    fresh: list[bool] = field(default_factory=list)
     """Of each evaluation, whether it was of a candidate to be the best."""
     builds_ahead: int = 0
     ahead: list[str] = field(default_factory=list)
@@ -228,11 +229,13 @@ class ScriptedJudge:
         *,
         incumbent: float | None,
         candidate: bool = True,
+        fresh: bool = False,
         timeout: float,
         cancelled: Callable[[], bool],
     ) -> Evaluation:
         self.incumbents.append(incumbent)
         self.candidates.append(candidate)
+        self.fresh.append(fresh)
         self._wait(f"evaluate {kernel.source}", cancelled)
         found = evaluation(problem, kernel, revisions=kernel.source.count("#"))
         if found.build is None or kernel.source not in self.ahead:

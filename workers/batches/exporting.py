@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 import cupilot
 from cupilot.domain.batches.files import MAX_BYTES, MAX_OBJECT_BYTES
-from cupilot.domain.batches.manifest import BatchEntry, Manifest
+from cupilot.domain.batches.manifest import BatchEntry, Manifest, version_of
 from cupilot.domain.errors import Unavailable
 from cupilot.domain.problem import Target
 from cupilot.domain.states import BatchState
@@ -146,6 +146,7 @@ class Exporter:
             now = session.execute(select(func.now())).scalar_one()
             expires_at = now + timedelta(seconds=row.lease_seconds)
             manifest = Manifest(
+                version=version_of(steps),
                 batch=row.id,
                 target=row.target,
                 device_class=row.device_class,

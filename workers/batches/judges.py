@@ -67,11 +67,12 @@ class BatchJudge:
         *,
         incumbent: float | None,
         candidate: bool = True,
+        fresh: bool = False,
         timeout: float,
         cancelled: Callable[[], bool],  # noqa: ARG002
     ) -> Evaluation:
         """See :class:`workers.judge.Judge`."""
-        terms = {"incumbent": incumbent, "candidate": candidate, "timeout": timeout}
+        terms = {"incumbent": incumbent, "candidate": candidate, "fresh": fresh, "timeout": timeout}
         answer = self._answer(_asked(Operation.EVALUATE, problem, preparation, kernel, **terms)).evaluation
         assert answer is not None
         return answer

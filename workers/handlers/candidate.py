@@ -27,6 +27,7 @@ from cupilot.domain.strategy import Strategy
 from cupilot.domain.technique import catalogue
 from cupilot.jobs.flow import advance, config_of, stage_of
 from cupilot.jobs.learning import correct, learn
+from cupilot.jobs.remeasuring import measures_again
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.experiments.experiments import pool_cutoff
@@ -155,7 +156,7 @@ def load_judged(session: Session, claim: Claim) -> JudgeInput:
     else:
         beaten = claim.candidate_id if stage_of(claim).improvements else job.best_candidate_id
         incumbent = session.get_one(Candidate, beaten).speedup if beaten is not None else None
-        view = Evaluate(file_of(session, claim.payload["kernel"]), incumbent)
+        view = Evaluate(file_of(session, claim.payload["kernel"]), incumbent, fresh=measures_again(session, job))
     return JudgeInput(job_spec(session, job), preparation_of(job), view)
 
 

@@ -50,6 +50,7 @@ class RetryingJudge:
         kernel: Kernel | ImportedKernel,
         *,
         incumbent: float | None,  # noqa: ARG002 - every candidate is measured to the end
+        fresh: bool = False,  # noqa: ARG002 - no candidate is measured again
     ) -> Evaluation:
         """See :class:`workers.stages.StageJudge`."""
         return _answer(retried(lambda: self.judge.evaluate(problem, preparation, kernel)))

@@ -21,7 +21,7 @@ import pydantic_core
 from pydantic import ValidationError
 
 from cupilot.domain.batches.errors import InvalidBatchFile
-from cupilot.domain.batches.manifest import MAX_STEPS, Manifest, Question
+from cupilot.domain.batches.manifest import MAX_STEPS, VERSION, Manifest, Question
 from cupilot.domain.evaluation import Preparation
 from cupilot.domain.imported import ImportedKernel
 from cupilot.domain.kernel import Kernel
@@ -189,7 +189,7 @@ class BatchFile:
         except ValueError as error:
             raise self._invalid(f"the manifest is no JSON: {error}") from error
         version = data.get("version") if isinstance(data, dict) else None
-        if isinstance(version, int) and version > 1:
+        if isinstance(version, int) and version > VERSION:
             raise self._invalid(f"its format is version {version}, which is newer than this program", "update cupilot")
         try:
             return Manifest.model_validate_json(content)

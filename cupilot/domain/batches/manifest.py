@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from cupilot.domain.problem import Target
 from cupilot.domain.states import StepKind
@@ -16,6 +16,8 @@ from cupilot.domain.value import Value, Vocabulary
 MAX_STEPS = 2_000
 """Steps of a batch at most: some hours of one card."""
 MAX_TIMEOUT = 86_400.0
+VERSION = 2
+"""Newest version of the format that this program reads. 1 has no questions that are ``fresh``."""
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -47,6 +49,8 @@ class Question(Value):
     """True if the kernel is a :class:`cupilot.domain.imported.ImportedKernel`."""
     incumbent: float | None = None
     candidate: bool = True
+    fresh: bool = False
+    """True if an evaluation must be measured and not recalled."""
     tunables: dict[str, int] = {}
     timeout: Annotated[float, Field(gt=0, le=MAX_TIMEOUT)]
     """Seconds."""
@@ -58,6 +62,12 @@ class Question(Value):
         if any((part is not None) is not needs_kernel for part in parts):
             raise ValueError("a preparation and a kernel belong to evaluate and confirm, and to nothing else")
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_in_version_1(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave ``fresh`` out where it is not wanted, so that hashes of entries are those of version 1."""
+        data: dict[str, Any] = serialised(self)
+        return data if self.fresh else {name: value for name, value in data.items() if name != "fresh"}
 
     def objects(self) -> Iterator[str]:
         """Yield the hashes of the objects that the question needs."""
@@ -88,7 +98,7 @@ class Manifest(Value):
     """A batch: where its steps may run, until when, and the steps themselves."""
 
     format: Literal["cupilot-batch"] = "cupilot-batch"
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 1
     batch: UUID
     target: Target
     device_class: Annotated[str, Field(max_length=64)]
@@ -109,3 +119,8 @@ class Manifest(Value):
     def objects(self) -> set[str]:
         """Return the hashes of all objects that the steps need."""
         return {name for entry in self.steps for name in entry.question.objects()}
+
+
+def version_of(steps: Iterable[BatchEntry]) -> Literal[1, 2]:
+    """Return the oldest version of the format that says all of these steps."""
+    return 2 if any(entry.question.fresh for entry in steps) else 1

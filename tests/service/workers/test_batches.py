@@ -19,10 +19,11 @@ from cupilot.domain.errors import NotFound
 from cupilot.domain.evaluation import Failure, FailureKind, PreparationResult
 from cupilot.domain.states import JobState, StepKind, StepState
 from cupilot.jobs.batches import receive_results
+from cupilot.jobs.remeasuring import submit_remeasurement
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.batches import Batch, BatchObject
-from cupilot.storage.db.tables.jobs import EvaluationRow, Job
+from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.jobs.steering import pause_job, resume_job
@@ -487,3 +488,18 @@ def test_a_worker_that_claims_first_has_the_step(
     batches.hand_in(id_of(path), judged(path))
     rig.run()
     assert rig.job(evaluating).state is JobState.SUCCEEDED
+
+
+def test_a_remeasurement_is_exported_as_one_that_must_be_measured(rig: Rig, batches: Batches, tmp_path: Path) -> None:
+    job_id = rig.submit()
+    rig.run()
+    with rig.database.transaction() as session:
+        winner = session.get_one(Candidate, rig.job(job_id).best_candidate_id)
+        submit_remeasurement(session, rig.job(job_id).team_id, winner, author="ann", idempotency_key=None)
+    versions = []
+    for _ in range(2):
+        path = batches.export(tmp_path)
+        with BatchFile(path) as batch:
+            versions.append((batch.manifest.version, [entry.question.fresh for entry in batch.manifest.steps]))
+        batches.hand_in(id_of(path), judged(path))
+    assert versions == [(1, [False]), (2, [True])]

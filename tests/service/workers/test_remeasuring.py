@@ -72,6 +72,15 @@ def test_only_the_kernel_is_measured_and_stands_beside_the_old_one(rig: Rig) -> 
     ]  # fmt: skip
 
 
+def test_a_remeasurement_is_measured_and_not_recalled(rig: Rig) -> None:
+    winner = _winner(rig)
+    assert not any(rig.judge.fresh)
+    rig.judge.fresh.clear()
+    _again(rig, winner)
+    rig.run()
+    assert rig.judge.fresh == [True]
+
+
 def test_what_measures_one_kernel_takes_no_injection(rig: Rig) -> None:
     winner = _winner(rig)
     job = _again(rig, winner)
@@ -149,6 +158,7 @@ def test_a_retry_measures_the_kernel_too_and_nothing_else(rig: Rig) -> None:
         again, _ = retry_job(session, job.team_id, job.id, spec, author="ann", idempotency_key=None, request_hash="a")
     rig.run()
     assert rig.job(again.id).state is JobState.SUCCEEDED
+    assert rig.judge.fresh[-1]
     assert [step.kind for step in rig.steps(again.id)] == [StepKind.PREPARE, StepKind.EVALUATE, StepKind.CONFIRM]
     assert [candidate.kernel_hash for candidate in rig.candidates(again.id)] == [winner.kernel_hash]
 

@@ -101,6 +101,10 @@ def test_equal_binaries_are_judged_once(
     assert second.failure == first.failure
     assert second.kernel_hash != first.kernel_hash
     assert {phase.name for phase in second.phases} == {"build"}
+    fresh = evaluator.evaluate(LINE, preparation, line(wrong), fresh=True)
+    assert not fresh.reused
+    assert fresh.measurement != first.measurement
+    assert evaluator.evaluate(LINE, preparation, line(wrong)).measurement == fresh.measurement
 
 
 def test_the_version_of_the_judge_covers_the_domain_and_the_gpu_worker() -> None:

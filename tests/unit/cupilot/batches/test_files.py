@@ -14,7 +14,7 @@ import pytest
 from cupilot.domain.batches import files
 from cupilot.domain.batches.errors import InvalidBatchFile
 from cupilot.domain.batches.files import BatchFile, pack, sign
-from cupilot.domain.batches.manifest import Operation
+from cupilot.domain.batches.manifest import VERSION, Operation, version_of
 from tests.unit.cupilot.batches.batch_of import KEY, batch_bytes, batch_file, entry, manifest, problem, question
 
 Contents = dict[str, bytes]
@@ -98,7 +98,19 @@ def write_no_json(entries: Contents) -> None:
 
 def come_from_the_future(entries: Contents) -> None:
     data = json.loads(entries["manifest.json"])
-    entries["manifest.json"] = json.dumps(data | {"version": 2}).encode()
+    entries["manifest.json"] = json.dumps(data | {"version": VERSION + 1}).encode()
+
+
+def test_a_batch_is_of_version_2_only_where_a_question_says_more_than_version_1_could(tmp_path: Path) -> None:
+    asked, objects = question()
+    old, fresh = entry(asked), entry(asked.model_copy(update={"fresh": True}))
+    assert (version_of([old]), version_of([old, fresh])) == (1, 2)
+    assert "fresh" not in old.model_dump_json()
+    assert old.content_hash() != old.model_copy(update={"question": fresh.question}).content_hash()
+    whole = manifest(old, fresh).model_copy(update={"version": 2})
+    with BatchFile(batch_file(tmp_path, whole, objects)) as batch:
+        assert [item.question.fresh for item in batch.manifest.steps] == [False, True]
+        assert [item.content_hash() for item in batch.manifest.steps] == [old.content_hash(), fresh.content_hash()]
 
 
 @pytest.mark.parametrize(
