@@ -25,6 +25,7 @@ from cupilot.domain.problem import Target
 from cupilot.domain.states import JobState
 from cupilot.exports import Winner, refusals
 from cupilot.reports.job import steps_after_failure
+from cupilot.reports.problem import preparation_notes
 from cupilot.schemas import CandidateComparison, CandidateSummary, JobView, Report
 from cupilot.schemas.jobs import JobFilter
 from cupilot.storage.db.feed import nothing_follows
@@ -149,6 +150,7 @@ def job_page(session: Transaction, caller: Visitor, job: UUID) -> Response:
         directives=list_directives(session, team, job).items,
         exports=_exports(found),
         trajectory=found.trajectory if found else [],
+        notes=preparation_notes(view.preparation),
         advice=found.next_steps if found else steps_after_failure(view) if view.final else [],
         log=job_log(session, team, job, lines=LOG_LINES).splitlines(),
     )

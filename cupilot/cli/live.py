@@ -20,6 +20,7 @@ from cupilot.cli.following import updates
 from cupilot.cli.text import clean, counts, event_line, interval, queue_words, seconds
 from cupilot.client import Client
 from cupilot.reports.job import technique_lines
+from cupilot.reports.problem import preparation_notes
 from cupilot.schemas import EventView, JobView
 
 LAST_EVENTS = 6
@@ -85,6 +86,7 @@ class PlainLines:
     def __init__(self, *, to_stderr: bool) -> None:
         self._err = to_stderr
         self._last = ""
+        self._notes_told = 0
 
     def __enter__(self) -> PlainLines:
         return self
@@ -100,6 +102,9 @@ class PlainLines:
             line = event_line(event)
             if line:
                 typer.echo(f"{event.created_at.astimezone():%H:%M:%S}  {line}", err=self._err)
+        for note in preparation_notes(job.preparation)[self._notes_told :]:
+            typer.echo(f"{'':8}  note: {clean(note)}", err=self._err)
+            self._notes_told += 1
         summary = summary_line(job)
         if summary != self._last:
             typer.echo(f"{'':8}  [{seconds(job.wall_seconds)}] {summary}", err=self._err)
@@ -170,6 +175,8 @@ def _facts(job: JobView) -> Table:
             f"{job.preparation.op_class}, {job.preparation.zone.value} bound on {clean(job.preparation.device)};"
             f" PyTorch {baseline:.0f} us, roofline bound {floor:.0f} us",
         )
+        for note in preparation_notes(job.preparation):
+            table.add_row("note", clean(note))
     table.add_row("generation", f"{min(job.generation + 1, job.generations)} of {job.generations}")
     table.add_row("progress", ProgressBar(total=1.0, completed=progress(job), width=BAR_WIDTH))
     table.add_row("candidates", f"{job.candidates} ({counts(job.verdicts)})")

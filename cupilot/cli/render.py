@@ -25,6 +25,7 @@ from cupilot.reports.job import (
     steps_after_failure,
     technique_lines,
 )
+from cupilot.reports.problem import preparation_notes
 
 if TYPE_CHECKING:
     from cupilot.client import Client
@@ -61,6 +62,7 @@ def show_job(job: JobView, waits_for: Sequence[str] = (), tried_again: Sequence[
         if preparation.direct_us is not None and preparation.direct_us > preparation.floor_us:
             lines.append(("direct", f"{preparation.direct_us:.1f} us: operations as they are written, no bound"))
         lines += _numbered("warning", preparation.warnings)
+        lines += _numbered("note", preparation_notes(preparation))
     if job.candidates:
         lines.append(("generation", f"{min(job.generation + 1, job.generations)} of {job.generations}"))
         lines.append(("candidates", f"{job.candidates} ({counts(job.verdicts)})"))
@@ -110,6 +112,7 @@ def show_report(report: Report, folder: Path) -> None:
     if candidate.evaluation and candidate.evaluation.environment:
         lines.append(("measured on", measured_on(candidate.evaluation.environment)))
     lines += _numbered("warning", list(report.preparation.warnings))
+    lines += _numbered("note", preparation_notes(report.preparation))
     lines.append(("verdict", job.best.verdict.value if job.best else "-"))
     lines += _origins(candidate)
     lines.append(("source", str(folder)))

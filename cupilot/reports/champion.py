@@ -12,6 +12,7 @@ from cupilot.domain.imported import KernelKind
 from cupilot.domain.job import AgentKind, Budgets, Priority
 from cupilot.domain.states import CandidateState, JobState
 from cupilot.reports.job import comparison_words, headline
+from cupilot.reports.problem import preparation_notes
 from cupilot.schemas import (
     BestSummary,
     CandidateView,
@@ -127,6 +128,7 @@ def _job(champion: Champion) -> JobView:
             direct_us=champion.preparation.placement.direct_us,
             baseline_us=champion.preparation.baseline_us,
             device=champion.device,
+            notes=list(champion.preparation.notes),
         ),
         created_at=measured,
         finished_at=measured,
@@ -180,6 +182,7 @@ def lines(champion: Champion) -> list[tuple[str, str]]:
     ]
     if evaluation.tunables:
         pairs.append(("tunables", ", ".join(f"{name}={value}" for name, value in sorted(evaluation.tunables.items()))))
+    pairs += [("note", note) for note in preparation_notes(champion.preparation)]
     return pairs
 
 

@@ -16,6 +16,7 @@ from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.domain.roofline import NEAR_FLOOR, Placement
 from cupilot.domain.states import JobState
 from cupilot.domain.strategy import Strategy
+from cupilot.reports.problem import remarks
 from cupilot.reports.tables import workloads
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def markdown(report: Report) -> str:
     sections = [
         f"# {job.problem.name} on {job.target.value}, policy {job.problem.policy.value}",
         report.headline,
-        "\n".join(f"**Warning**: {warning}." for warning in report.preparation.warnings),
+        remarks(report.preparation),
         _comparisons(candidate.evaluation),
         _workloads(candidate.evaluation),
         _evidence(candidate.evaluation),

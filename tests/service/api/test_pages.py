@@ -25,7 +25,7 @@ from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_use
 from cupilot.storage.queue.cluster import register_worker
 from cupilot.storage.queue.drains import SERVICE, begin_drain, end_drain
 from tests.service.api.test_retention import with_call
-from tests.service.api.world import DEVICE, SOURCE, Story, Team, World, audited, evolved, rejected
+from tests.service.api.world import DEVICE, SOURCE, Story, Team, World, audited, evolved, preparation, rejected
 
 pytestmark = pytest.mark.service
 
@@ -262,6 +262,18 @@ def test_empty_and_failed_jobs_have_a_page(world: World, browser: httpx.Client, 
     text = shown(browser, f"/ui/jobs/{failed}")
     assert "none was correct" in text
     assert 'http-equiv="refresh"' not in text
+
+
+def test_a_job_shows_what_its_preparation_noted(world: World, browser: httpx.Client, team: Team) -> None:
+    with world.database.transaction() as session:
+        story = Story(session, team.id).prepare()
+        notes = ("law signed left out: not <finite>", "forward makes numbers of input values (line 9)")
+        story.job.preparation = preparation().model_copy(update={"notes": notes})
+        noted, quiet = story.job.id, Story(session, team.id).prepare().job.id
+    text = shown(browser, f"/ui/jobs/{noted}")
+    assert "<li>input distribution signed left out: not &lt;finite&gt;</li>" in text
+    assert "<li>forward makes numbers of input values (line 9)</li>" in text
+    assert 'id="notes"' not in shown(browser, f"/ui/jobs/{quiet}")
 
 
 def test_what_others_wrote_is_text(world: World, browser: httpx.Client, team: Team) -> None:

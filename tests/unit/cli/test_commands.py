@@ -55,6 +55,19 @@ def _job(**changes: Any) -> dict[str, Any]:
     }
 
 
+def prepared(*notes: str) -> dict[str, Any]:
+    """A preparation with notes."""
+    return {
+        "op_class": "reduction",
+        "zone": "memory",
+        "intensity": 0.5,
+        "floor_us": 1.0,
+        "baseline_us": {"low": 9.0, "median": 10.0, "high": 11.0},
+        "device": "Test CPU",
+        "notes": notes,
+    }
+
+
 def _answer(body: Any) -> Answer:
     return Answer(body=json.dumps(body).encode())
 
@@ -287,6 +300,14 @@ def test_status_exits_as_the_job_ended(changes: dict[str, Any], code: int) -> No
     if "best" in changes:
         assert "2.00x [1.80, 2.20] over PyTorch eager, audited" in text.stdout
         assert "simd (width=8)" in text.stdout
+
+
+def test_status_tells_what_the_preparation_noted() -> None:
+    with serve(
+        _answer(_job(preparation=prepared("law signed left out: not finite", "line 9 makes a number")))
+    ) as script:
+        text = run("status", JOB, "--server", script.url).stdout
+    assert "note      input distribution signed left out: not finite\n          line 9 makes a number" in text
 
 
 def _page(*ids: str) -> Answer:

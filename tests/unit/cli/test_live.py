@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.live import Live
 
 from cupilot.cli.live import JsonLines, LiveView, PlainLines, summary_line
-from cupilot.schemas import EventView, JobView
-from tests.unit.cli.test_commands import _job
+from cupilot.schemas import EventView, JobView, PreparationSummary
+from tests.unit.cli.test_commands import _job, prepared
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -39,6 +39,14 @@ def test_plain_lines_tell_each_event_and_each_change_once(capsys: pytest.Capture
     assert "2 jobs before it" in out[1]
     assert "evolving" in out[2]
     assert "generation 1/4, 3 candidates (audited 1), no proven kernel yet" in out[3]
+
+
+def test_notes_of_the_preparation_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    display = PlainLines(to_stderr=False)
+    display.update(_view(state="preparing"), [])
+    for _ in range(2):
+        display.update(_view(state="evolving", preparation=prepared("law signed left out: why")), [])
+    assert capsys.readouterr().out.count("note: input distribution signed left out: why") == 1
 
 
 def test_json_lines_are_one_object_an_update(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,13 +77,14 @@ def test_the_live_view_shows_progress_best_and_the_last_events() -> None:
     hostile = {"id": str(UUID(int=2)), "name": "[red]n\x1b[2J[/red]", "policy": "fp32", "hash": "h"}
     job = _view(
         state="evolving", generation=1, candidates=9, verdicts={"audited": 4}, best=best, problem=hostile, cost_usd=0.25
-    )
+    ).model_copy(update={"preparation": PreparationSummary.model_validate(prepared("line 9 makes a number"))})
     with display:
         events = [_event("candidate.evaluated", ordinal=n, verdict="audited") for n in range(20)]
         display.update(job, events)
     text = screen.getvalue()
     assert "[red]n[2J[/red] on cpu, policy fp32" in text
     assert "2 of 4" in text
+    assert "line 9 makes a number" in text
     assert "9 (audited 4)" in text
     assert "1.84x [1.82, 1.86] over PyTorch eager, audited: online_softmax" in text
     assert "0.25 USD" in text
