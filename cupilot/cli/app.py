@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from cupilot import __version__
-from cupilot.cli.outcome import outcome
+from cupilot.cli.outcome import note_typed, outcome
 
 EPILOG = """\b
 Exit codes: 0 fine; 1 the job failed or has no proven kernel, or its state, your
@@ -155,6 +155,11 @@ class Commands(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = Loaded()
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Note what was typed: errors name it."""
+        note_typed(ctx, args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""

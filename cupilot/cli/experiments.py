@@ -15,7 +15,7 @@ from cupilot.cli.outcome import Exit
 from cupilot.cli.session import connect, connect_or_start
 from cupilot.client import Client
 from cupilot.domain.errors import InvalidInput, NotFound, Unavailable
-from cupilot.domain.job import AgentKind
+from cupilot.domain.job import MAX_MINUTES, MAX_USD, AgentKind
 from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.schemas import ExperimentRequest, ExperimentView
 
@@ -53,8 +53,10 @@ def run(
     reference: Annotated[str | None, typer.Option(help="The arm that others are compared with [the first].")] = None,
     agents: Annotated[AgentKind | None, typer.Option(help="Who writes the kernels.")] = None,
     candidates: Annotated[int | None, typer.Option(min=1, help="Budget of each job: kernels.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Budget of each job: time.")] = None,
-    cost: Annotated[float | None, typer.Option(min=0, help="Budget of each job: US dollars for models.")] = None,
+    minutes: Annotated[float | None, typer.Option(max=MAX_MINUTES, help="Budget of each job: time.")] = None,
+    cost: Annotated[
+        float | None, typer.Option(min=0, max=MAX_USD, help="Budget of each job: US dollars for models.")
+    ] = None,
     total_candidates: Annotated[int | None, typer.Option("--total-candidates", min=1, help="Of all jobs.")] = None,
     total_cost: Annotated[float | None, typer.Option("--total-cost", min=0, help="Of all jobs: US dollars.")] = None,
     label: Annotated[Many, typer.Option(metavar="KEY=VALUE", help="For its jobs; repeat.")] = None,

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
+from pydantic import ValidationError
 
+from cupilot.cli.flags import invalid
 from cupilot.cli.labels import parse_labels
 from cupilot.cli.options import Data, IdempotencyKey, Json, Server
 from cupilot.cli.outcome import exit_of
@@ -17,7 +19,7 @@ from cupilot.cli.text import clean
 from cupilot.cli.waiting import warn_of_waiting
 from cupilot.client import Client
 from cupilot.domain.errors import InvalidInput
-from cupilot.domain.imported import MAX_SOURCE_BYTES, check_import
+from cupilot.domain.imported import MAX_SOURCE_BYTES, InvalidImport, check_import
 from cupilot.domain.job import Priority
 from cupilot.domain.pool import Sharing
 from cupilot.domain.problem import NumericsPolicy, Target
@@ -65,8 +67,17 @@ def judge(
         cupilot judge my_op.py my_op.cu --target cuda --function run
     """
     request = _request(
-        problem, file, target=target, policy=policy, name=name, size=size, priority=priority, sharing=sharing
-    ).model_copy(update={"labels": parse_labels(label), "function": function})
+        problem,
+        file,
+        target=target,
+        function=function,
+        policy=policy,
+        name=name,
+        size=size,
+        priority=priority,
+        label=label,
+        sharing=sharing,
+    )
     with connect(server, data) as client:
         made = client.judge(on_chosen_target(request, target, client), idempotency_key=idempotency_key)
         warn_of_waiting(client, made)
@@ -94,10 +105,12 @@ def _request(
     file: Path,
     *,
     target: str,
+    function: str | None,
     policy: NumericsPolicy,
     name: str | None,
     size: str | None,
     priority: Priority,
+    label: list[str] | None,
     sharing: Sharing | None,
 ) -> ImportRequest:
     """Return the request, checked as far as it can be without a server; InvalidInput otherwise."""
@@ -106,13 +119,19 @@ def _request(
     if size is not None and size not in get_args(Size):
         raise InvalidInput(f"{size!r} is not a size", hint="small or full", where="--size")
     chosen: Size | None = size  # type: ignore[assignment]
-    return ImportRequest(
-        problem=resolve(problem, name=name, policy=policy, size=chosen),
-        target=Target.CPU if target == "auto" else Target(target),
-        source=_text(file),
-        priority=priority,
-        sharing=sharing,
-    )
+    fields = {
+        "problem": resolve(problem, name=name, policy=policy, size=chosen),
+        "target": Target.CPU if target == "auto" else Target(target),
+        "source": _text(file),
+        "function": function,
+        "priority": priority,
+        "labels": parse_labels(label),
+        "sharing": sharing,
+    }
+    try:
+        return ImportRequest.model_validate(fields)
+    except ValidationError as error:
+        raise invalid(error) from error
 
 
 def _text(file: Path) -> str:
@@ -126,5 +145,9 @@ def _text(file: Path) -> str:
         raise InvalidInput(f"{file} is not UTF-8 text", where="FILE") from error
     if len(data) > MAX_SOURCE_BYTES:
         raise InvalidInput(f"{file} is larger than {MAX_SOURCE_BYTES} bytes", where="FILE")
-    check_import(source)
+    try:
+        check_import(source)
+    except InvalidImport as error:
+        line = (error.where or "").partition(":")[2]
+        raise InvalidImport(error.message, hint=error.hint, where=f"{file}:{line}" if line else str(file)) from error
     return source

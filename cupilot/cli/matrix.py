@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cupilot.cli.flags import invalid
 from cupilot.cli.labels import parse_labels
 from cupilot.cli.problems import resolve
 from cupilot.domain import problems as builtin
@@ -41,9 +42,7 @@ def request(fields: Mapping[str, Any]) -> ExperimentRequest:
     try:
         return ExperimentRequest.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InvalidInput(f"{where}: {first['msg']}", where=where) from error
+        raise invalid(error) from error
 
 
 def problem(reference: str) -> dict[str, Any]:

@@ -6,22 +6,27 @@ The group of all commands runs each in :func:`outcome`, so that no command handl
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cupilot.cli.flags import flag_as_typed, in_flags, plain
 from cupilot.cli.text import clean
 from cupilot.client import ApiError
-from cupilot.domain.errors import CupilotError, NotFound, Pruned, Unavailable
+from cupilot.domain.errors import CupilotError, InvalidInput, NotFound, Pruned, Unavailable
 
 if TYPE_CHECKING:
     from cupilot.schemas import JobView
 
 _AS_JSON = "cupilot.cli.as_json"
 """Key in the context's ``meta``, which all contexts of a call share."""
+_TYPED = "cupilot.cli.typed"
+"""The same for the arguments of the call."""
+UsageError: type[Any] = typer.BadParameter.__mro__[1]
+"""Base of the errors that parsing raises, which Typer does not export: it comes with Typer or with Click."""
 
 
 class Exit(IntEnum):
@@ -66,6 +71,11 @@ def errors_always_as_json(context: typer.Context, value: bool) -> bool:
     return value
 
 
+def note_typed(context: typer.Context, arguments: Sequence[str]) -> None:
+    """Keep the arguments of the call for errors about them."""
+    context.meta[_TYPED] = tuple(arguments)
+
+
 @contextmanager
 def outcome(context: typer.Context) -> Iterator[None]:
     """Turn errors into a message and an exit code; a Ctrl-C into 130."""
@@ -73,12 +83,17 @@ def outcome(context: typer.Context) -> Iterator[None]:
         yield
     except ApiError as error:
         code = _code_of_answer(error)
-        _show(error, code, as_json=context.meta.get(_AS_JSON, False))
+        _show(error, code, context)
         raise typer.Exit(code) from error
     except CupilotError as error:
         code = _code_of_error(error)
-        _show(error, code, as_json=context.meta.get(_AS_JSON, False))
+        _show(error, code, context)
         raise typer.Exit(code) from error
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        _show(_usage(error, context.meta[_TYPED]), Exit.USAGE, context)
+        raise typer.Exit(Exit.USAGE) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(Exit.INTERRUPTED) from error
 
@@ -101,14 +116,27 @@ def _code_of_error(error: CupilotError) -> Exit:
     return Exit.USAGE if error.status == 422 else Exit.FAILED
 
 
-def _show(error: ApiError | CupilotError, exit_code: Exit, *, as_json: bool) -> None:
+def _usage(error: Any, typed: Sequence[str]) -> InvalidInput:
+    """Return what is wrong with the arguments of a command in the form of all other errors."""
+    command = error.ctx.command_path if error.ctx is not None else "cupilot"
+    hint = f"{command} --help lists what it takes, with examples"
+    flag = next((name for name in getattr(getattr(error, "param", None), "opts", ()) if name.startswith("--")), None)
+    if flag is None or type(error).__name__ == "MissingParameter":
+        return InvalidInput(error.format_message(), hint=hint)
+    place = flag_as_typed(flag, typed) or flag
+    return InvalidInput(f"{place}: {plain(error.message)}", hint=hint, where=place)
+
+
+def _show(error: ApiError | CupilotError, exit_code: Exit, context: typer.Context) -> None:
+    typed = context.meta.get(_TYPED, ())
+    message, where = in_flags(error.message, error.where, typed)
     request_id = getattr(error, "request_id", None)
-    if as_json:
-        fields = {name: getattr(error, name) for name in ("code", "message", "hint", "where")}
+    if context.meta.get(_AS_JSON, "--json" in typed):
+        fields = {"code": error.code, "message": message, "hint": error.hint, "where": where}
         typer.echo(json.dumps({"error": fields | {"request_id": request_id}}))
         return
-    typer.echo(f"error: {clean(error.message)}", err=True)
-    if error.where:
-        typer.echo(f"  where: {clean(error.where)}", err=True)
+    typer.echo(f"error: {clean(message)}", err=True)
+    if where:
+        typer.echo(f"  where: {clean(where)}", err=True)
     typer.echo(f"  next: {clean(error.hint or NEXT[exit_code])}", err=True)
     typer.echo(f"  code: {clean(error.code)}" + (f", request {clean(request_id)}" if request_id else ""), err=True)

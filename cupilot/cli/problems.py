@@ -6,11 +6,17 @@ import sys
 import uuid
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from cupilot.cli.flags import invalid
 from cupilot.domain import problems as builtin
 from cupilot.domain.errors import InvalidInput, InvalidProblem
 from cupilot.domain.problem import MAX_SOURCE_BYTES, NumericsPolicy, check_source
 from cupilot.domain.problems import Size
 from cupilot.schemas import ProblemInput
+
+MAX_NAME = 200
+"""Characters of a problem's name."""
 
 
 def resolve(reference: str, *, name: str | None, policy: NumericsPolicy, size: Size | None) -> ProblemInput:
@@ -29,9 +35,9 @@ def resolve(reference: str, *, name: str | None, policy: NumericsPolicy, size: S
                 where=reference,
             )
         with path.open("rb") as file:
-            return _from_text(file.read(MAX_SOURCE_BYTES + 1), name or path.stem, reference, policy, size)
+            return _from_text(file.read(MAX_SOURCE_BYTES + 1), name or path.stem[:MAX_NAME], reference, policy, size)
     if builtin.is_name(reference) or _is_id(reference):
-        return ProblemInput(id=reference, name=name, policy=policy, size=size)
+        return _input(id=reference, name=name, policy=policy, size=size)
     raise InvalidInput(
         f"{reference} is neither a file, a built-in problem, nor the id of one of your team's",
         hint=_suggestion(reference),
@@ -58,7 +64,14 @@ def _from_text(data: bytes, name: str, where: str, policy: NumericsPolicy, size:
     except InvalidProblem as error:
         line = (error.where or "").partition(":")[2]
         raise InvalidProblem(error.message, hint=error.hint, where=f"{where}:{line}" if line else where) from error
-    return ProblemInput(source=source, name=name[:200], policy=policy)
+    return _input(source=source, name=name, policy=policy)
+
+
+def _input(**fields: object) -> ProblemInput:
+    try:
+        return ProblemInput.model_validate(fields)
+    except ValidationError as error:
+        raise invalid(error, "problem") from error
 
 
 def _suggestion(reference: str) -> str:

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hi
 import typer
 from pydantic import ValidationError
 
+from cupilot.cli.flags import invalid
 from cupilot.cli.labels import parse_labels
 from cupilot.cli.problems import resolve
 from cupilot.domain.attribution import MAX_EXTRA_EVALUATIONS
 from cupilot.domain.errors import InvalidInput, Unavailable
-from cupilot.domain.evolution.methods import CONFIGS, DEFAULT, MethodConfig, read_config
-from cupilot.domain.job import AgentKind, Budgets, Learning, Priority
+from cupilot.domain.evolution.methods import CONFIGS, DEFAULT
+from cupilot.domain.job import MAX_MINUTES, MAX_USD, AgentKind, Learning, Priority
 from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.domain.problems import Size
 from cupilot.schemas import ImportRequest, JobRequest, ProblemInput
-from cupilot.schemas.paths import field_path
 
 if TYPE_CHECKING:
     from cupilot.client import Client
@@ -57,8 +57,10 @@ class JobOptions:
     generations: Annotated[int | None, typer.Option(min=1, max=100, help="Rounds of selection.")] = None
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of all random choices.")] = 0
     candidates: Annotated[int | None, typer.Option(min=1, max=10_000, help="Budget: kernels to evaluate.")] = None
-    minutes: Annotated[float | None, typer.Option(help="Budget: time from the start of preparation.")] = None
-    cost: Annotated[float | None, typer.Option(min=0, help="Budget: US dollars for model calls.")] = None
+    minutes: Annotated[
+        float | None, typer.Option(max=MAX_MINUTES, help="Budget: time from the start of preparation.")
+    ] = None
+    cost: Annotated[float | None, typer.Option(min=0, max=MAX_USD, help="Budget: US dollars for model calls.")] = None
     priority: Annotated[Priority, typer.Option(help="Order within your team's share.")] = Priority.NORMAL
     label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="To list jobs by; repeat.")] = None
     attribute: Annotated[
@@ -83,31 +85,27 @@ class JobOptions:
         if self.target not in ("auto", *Target):
             raise InvalidInput(f"{self.target!r} is not a target", hint="auto, cuda or cpu", where="--target")
         seconds = None if self.minutes is None else self.minutes * 60
+        fields = {
+            "problem": self._problem(),
+            "target": Target.CPU if self.target == "auto" else Target(self.target),
+            "method": self._method(),
+            "agents": self.agents,
+            "budgets": _given(candidates=self.candidates, wall_seconds=seconds, cost_usd=self.cost),
+            "seed": self.seed,
+            "priority": self.priority,
+            "labels": parse_labels(self.label),
+        }
         try:
-            return JobRequest(
-                problem=self._problem(),
-                target=Target.CPU if self.target == "auto" else Target(self.target),
-                method=self._method(),
-                agents=self.agents,
-                budgets=Budgets(
-                    **_given(candidates=self.candidates, wall_seconds=seconds, cost_usd=self.cost),
-                ),
-                seed=self.seed,
-                priority=self.priority,
-                labels=parse_labels(self.label),
-                **_given(learning=self._learning()),
-            )
+            return JobRequest.model_validate(fields | _given(learning=self._learning()))
         except ValidationError as error:
-            first = error.errors()[0]
-            where = field_path(first)
-            raise InvalidInput(f"{where}: {first['msg']}", where="options") from error
+            raise invalid(error) from error
 
     def _learning(self) -> Learning | None:
         if self.attribute is None:
             return None
         return Learning(attribution=self.attribute, cheap_attribution=self.attribute > 0)
 
-    def _method(self) -> MethodConfig:
+    def _method(self) -> dict[str, Any]:
         if self.method not in CONFIGS:
             raise InvalidInput(f"{self.method!r} is not a method", hint=", ".join(CONFIGS), where="--method")
         parameters = set(CONFIGS[self.method].model_fields)
@@ -121,7 +119,7 @@ class JobOptions:
             # The default number of elites would not fit into a population of two.
             elites = CONFIGS[self.method]().elites
             chosen.setdefault("elites", min(elites, max(chosen["population"] - 1, 0)))
-        return read_config({"name": self.method, **chosen})
+        return {"name": self.method, **chosen}
 
     def _problem(self) -> ProblemInput:
         if self.size is not None and self.size not in get_args(Size):

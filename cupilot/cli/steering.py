@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
+from cupilot.cli.flags import invalid, plain
 from cupilot.cli.labels import parse_labels
 from cupilot.cli.options import CandidateId, Data, IdempotencyKey, JobId, Json, Server
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, seconds
 from cupilot.cli.waiting import warn_of_waiting
 from cupilot.domain.errors import InvalidInput
-from cupilot.domain.job import Budgets, Priority
+from cupilot.domain.job import MAX_MINUTES, MAX_USD, Budgets, Priority
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.steering import DirectiveKind
 from cupilot.domain.strategy import Strategy
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=BaseModel)
 Candidates = Annotated[int | None, typer.Option(min=1, max=10_000, help="Budget: kernels to evaluate.")]
-Minutes = Annotated[float | None, typer.Option(help="Budget: time from the start of preparation.")]
-Cost = Annotated[float | None, typer.Option(min=0, help="Budget: US dollars for model calls.")]
+Minutes = Annotated[float | None, typer.Option(max=MAX_MINUTES, help="Budget: time from the start of preparation.")]
+Cost = Annotated[float | None, typer.Option(min=0, max=MAX_USD, help="Budget: US dollars for model calls.")]
 
 
 def pause(job: JobId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
@@ -136,6 +137,8 @@ def ban(
         cupilot ban last --technique tensor_cores
         cupilot ban last --candidate 5
     """
+    if (technique is None) == (candidate is None):
+        raise InvalidInput("name either a technique or a candidate", where="--technique, --candidate")
     request = _checked(kind=DirectiveKind.BAN, technique=technique, candidate=candidate, any_name=any_name)
     with connect(server, data) as client:
         _show_directive(client.direct(job_id(client, job), request), as_json=as_json)
@@ -268,14 +271,14 @@ def _budgets(
     try:
         return Budgets.model_validate({**client.get(str(job)).budgets.model_dump(), **changes})
     except ValidationError as error:
-        raise InvalidInput(error.errors()[0]["msg"], where="options") from error
+        raise invalid(error, "budgets") from error
 
 
 def _checked(**fields: object) -> DirectiveRequest:
     try:
         return DirectiveRequest.model_validate(fields)
     except ValidationError as error:
-        raise InvalidInput(error.errors()[0]["msg"], where="options") from error
+        raise InvalidInput(plain(error.errors()[0]["msg"]), where="options") from error
 
 
 def _read(file: Path, kind: type[Model], where: str) -> Model:

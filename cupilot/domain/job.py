@@ -39,18 +39,22 @@ class Priority(Vocabulary):
     HIGH = "high"
 
 
+MAX_USD = 100_000
+MAX_MINUTES = 7 * 24 * 60
+
+
 class Budgets(Value):
     """Hard limits; a job that reaches one ends as ``budget_exhausted`` and keeps its best kernel."""
 
     candidates: Annotated[int, Field(ge=1, le=10_000)] = 200
     """Kernels that may be evaluated in all."""
-    wall_seconds: Annotated[float, Field(gt=0, le=7 * 86_400)] = 3_600.0
+    wall_seconds: Annotated[float, Field(gt=0, le=MAX_MINUTES * 60)] = 3_600.0
     """From the start of preparation, without pauses and times in which the service was away."""
-    cost_usd: Annotated[float, Field(ge=0, le=100_000)] = 10.0
+    cost_usd: Annotated[float, Field(ge=0, le=MAX_USD)] = 10.0
     """Model calls; the playbook costs nothing."""
     gpu_seconds: Annotated[float, Field(gt=0, le=100 * 86_400)] | None = None
     """Seconds of GPU workers; none is begun beyond them but the confirmation of the best kernel. None for no limit."""
-    call_usd: Annotated[float, Field(ge=0, le=100_000)] | None = None
+    call_usd: Annotated[float, Field(ge=0, le=MAX_USD)] | None = None
     """Most that one model call may cost, reasoning included; None for no limit of its own."""
     reuse_answers: bool = True
     """True if an answer that the team has paid for already may be used again: same model, prompt and seed."""
@@ -94,12 +98,12 @@ def check_playable(method: MethodConfig, agents: AgentKind) -> None:
     if agents is AgentKind.PLAYBOOK and isinstance(method, SceConfig) and method.agentic:
         raise MethodNeedsModel(
             "working with tools (method.agentic) needs a model, which the playbook has not",
-            hint='use "agents": "llm" or "hybrid" with it, or set agentic to 0',
+            hint="let agents of kind llm or hybrid play it, or set agentic to 0",
             where="body.agents",
         )
     if agents is AgentKind.PLAYBOOK and method.name in NEEDS_MODEL:
         raise MethodNeedsModel(
             f"the method {method.name} writes kernels freely, which the playbook cannot",
-            hint='use "agents": "llm" or "hybrid" with it, or the method "sce"',
+            hint="let agents of kind llm or hybrid play it, or take the method sce",
             where="body.agents",
         )

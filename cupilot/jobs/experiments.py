@@ -70,7 +70,9 @@ def draft(session: Session, team: UUID, request: ExperimentRequest) -> Draft:
     reference = request.reference or arms[0].name
     if reference not in {arm.name for arm in arms}:
         raise InvalidInput(
-            f"no arm is called {reference!r}", hint=f"arms: {[arm.name for arm in arms]}", where="body.reference"
+            f"no arm is called {reference!r}",
+            hint=f"arms: {', '.join(arm.name for arm in arms)}",
+            where="body.reference",
         )
     spec = ExperimentSpec(
         target=request.target,

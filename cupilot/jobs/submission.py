@@ -126,13 +126,13 @@ def check_agents(session: Session, method: MethodConfig, agents: AgentKind, *pro
     if agents is AgentKind.PLAYBOOK and any(problem.workloads() for problem in problems):
         raise InvalidInput(
             "the playbook writes kernels for one shape, and this problem has several workloads",
-            hint='use "agents": "llm", or judge a kernel of your own with POST /v1/imports',
+            hint="let agents of kind llm write it, or judge a kernel of your own (cupilot judge, POST /v1/imports)",
             where="body.agents",
         )
     if agents is not AgentKind.PLAYBOOK and not anyone_listens(session, MODELS_QUEUE):
         raise AgentsUnavailable(
             f"agents of kind {agents.value} are not available here",
-            hint='use "agents": "playbook", which needs no model, or start an agent worker with CUPILOT_LLM_MODEL set',
+            hint="take the playbook, which needs no model, or start an agent worker with CUPILOT_LLM_MODEL set",
             where="body.agents",
         )
 

@@ -222,9 +222,9 @@ def test_a_method_is_chosen_and_its_parameters_set() -> None:
         (["--method", "magic"], "magic"),
         (["--method", "evoengineer-free", "--population", "4"], "has no parameter 'population'"),
         (["--method", "ai-cuda-engineer", "--without", "alignment"], "has no parameter 'alignment'"),
-        (["--set", "crossover=words"], "method.crossover"),
+        (["--set", "crossover=words"], "--set crossover=words: must be"),
         (["--set", "crossover"], "is not an assignment"),
-        (["--set", "population=two"], "method.population"),
+        (["--set", "population=two"], "--set population=two: must be"),
     ],
 )
 def test_a_method_that_cannot_be_is_refused_before_anything_is_sent(options: list[str], complaint: str) -> None:
@@ -300,6 +300,72 @@ def test_status_exits_as_the_job_ended(changes: dict[str, Any], code: int) -> No
     if "best" in changes:
         assert "2.00x [1.80, 2.20] over PyTorch eager, audited" in text.stdout
         assert "simd (width=8)" in text.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--minutes", "0"], "--minutes 0: must be greater than 0"),
+        (["--minutes=1e9"], "--minutes 1e9: must be less than or equal to 10080"),
+        (["--cost", "inf"], "--cost inf: must be less than or equal to 100000"),
+        (["--candidates", "0"], "--candidates 0: must be greater than or equal to 1"),
+        (["--candidates", "many"], "--candidates many: must be a valid integer"),
+        (["--set", "elites=9"], "--set elites=9: elites (9) must be fewer than population (8)"),
+        (["--set", "pool=on", "--set", "population=1"], "--set population=1: must be greater than or equal to 2"),
+        (["--name", "n" * 300], f"--name {'n' * 60}...: must have at most 200 characters"),
+        (["--label", "good=1", "--label", f"a={'b' * 300}"], f"--label a={'b' * 58}...: must have at most 200"),
+    ],
+)
+@pytest.mark.parametrize("command", [("submit", "softmax"), ("evolve", "softmax")])
+def test_what_a_flag_caused_is_told_of_the_flag_as_it_was_typed(
+    command: tuple[str, ...], arguments: list[str], words: str
+) -> None:
+    with serve(_answer({})) as script:
+        text = run(*command, *arguments, "--server", script.url)
+        as_json = run(*command, *arguments, "--server", script.url, "--json")
+        assert script.asked == []
+    assert text.exit_code == as_json.exit_code == 2
+    assert words in text.stderr
+    error = json.loads(as_json.stdout)["error"]
+    assert words in error["message"]
+    assert error["where"] == words.partition(": ")[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "where", "told"),
+    [
+        ("submit softmax --agents llm", "body.agents", "--agents llm"),
+        ("submit softmax --method eoh", "body.agents", "--agents"),
+        ("submit softmax --minutes=5", "body.budgets.wall_seconds", "--minutes 5"),
+        ("submit softmax --without roofline", "body.method.roofline_guidance", "--without roofline"),
+        ("submit softmax --population 4", "body.method.population", "--population 4"),
+        (f"retry {JOB} --cost 3", "body.budgets.cost_usd", "--cost 3"),
+        (f"change {JOB} --label a=b", "body.labels", "--label a=b"),
+        ("submit softmax", "body.something", "something"),
+    ],
+)
+def test_what_the_service_says_of_a_field_is_told_of_the_flag(command: str, where: str, told: str) -> None:
+    refusal = _error(422, "invalid_input", where=where, message=f"{where}: no")
+    with serve(*([_answer(_job(budgets={}))] * command.startswith("retry")), *([refusal] * 2)) as script:
+        target = ["--target", "cpu"] if command.startswith("submit") else []
+        done = run(*command.split(), *target, "--server", script.url)
+    assert done.exit_code == 2
+    assert f"error: {told}: no\n  where: {told}\n" in done.stderr
+
+
+def test_wrong_usage_is_an_error_like_others() -> None:
+    for arguments, words in (
+        (["submit"], "Missing argument 'PROBLEM'"),
+        (["submit", "softmax", "--candidatess", "3"], "No such option: --candidatess"),
+        (["ban", JOB], "name either a technique or a candidate"),
+        (["experiment", "run"], "--problem: must have at least 1 item"),
+    ):
+        done, as_json = run(*arguments), run(*arguments, "--json")
+        assert done.exit_code == as_json.exit_code == 2
+        assert words in done.stderr
+        assert "  next: " in done.stderr
+        assert words in json.loads(as_json.stdout)["error"]["message"]
+    assert "Usage: cupilot team" in run("team").output
 
 
 def test_status_tells_what_the_preparation_noted() -> None:
