@@ -12,6 +12,7 @@ from cupilot.cli.files import write_export
 from cupilot.cli.options import Data, JobId, Json, Server
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean
+from cupilot.domain.errors import InvalidInput
 
 
 def export(
@@ -41,6 +42,8 @@ def export(
         cupilot export last --format bundle -o proof           then: python proof/reproduce.py
         cupilot export last --format kernelbench --candidate 12
     """
+    if form is not None:
+        _check(form)
     with connect(server, data) as client:
         chosen = job_id(client, job)
         if form is None:
@@ -57,3 +60,10 @@ def export(
             typer.echo(json.dumps({"folder": str(folder), "files": files}, indent=2))
         else:
             typer.echo("\n".join(str(folder / file) for file in files))
+
+
+def _check(form: str) -> None:
+    from cupilot.exports import ExportFormat
+
+    if form not in tuple(ExportFormat):
+        raise InvalidInput(f"{form!r} is not a form", hint=", ".join(ExportFormat), where="--format")

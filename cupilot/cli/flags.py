@@ -90,6 +90,9 @@ def shorten(value: str) -> str:
 
 
 def _as_typed(where: str, typed: Sequence[str]) -> str:
+    place, _, name = where.partition(".")
+    if place == "path":
+        return name.upper()
     flags = list(_flags_of(where.removeprefix("body.").split(".")))
     for flag, beginning in flags:
         text = flag_as_typed(flag, typed, beginning)

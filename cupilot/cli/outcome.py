@@ -51,6 +51,12 @@ NEXT = {
     Exit.NOT_FOUND: "cupilot list shows your team's jobs",
 }
 """Next steps after errors that name none themselves."""
+_NEXT_OF_CODE = {
+    "unauthorized": "keep a valid key with cupilot login URL, or set CUPILOT_API_KEY; an admin makes one with "
+    "cupilot key create",
+    "no_result": "cupilot status JOB says why",
+}
+"""Next steps after errors of the service whose own advice, if any, is for programs."""
 
 
 def exit_of(job: JobView) -> Exit:
@@ -130,13 +136,14 @@ def _usage(error: Any, typed: Sequence[str]) -> InvalidInput:
 def _show(error: ApiError | CupilotError, exit_code: Exit, context: typer.Context) -> None:
     typed = context.meta.get(_TYPED, ())
     message, where = in_flags(error.message, error.where, typed)
+    hint = _NEXT_OF_CODE.get(error.code, error.hint)
     request_id = getattr(error, "request_id", None)
     if context.meta.get(_AS_JSON, "--json" in typed):
-        fields = {"code": error.code, "message": message, "hint": error.hint, "where": where}
+        fields = {"code": error.code, "message": message, "hint": hint, "where": where}
         typer.echo(json.dumps({"error": fields | {"request_id": request_id}}))
         return
     typer.echo(f"error: {clean(message)}", err=True)
     if where:
         typer.echo(f"  where: {clean(where)}", err=True)
-    typer.echo(f"  next: {clean(error.hint or NEXT[exit_code])}", err=True)
+    typer.echo(f"  next: {clean(hint or NEXT[exit_code])}", err=True)
     typer.echo(f"  code: {clean(error.code)}" + (f", request {clean(request_id)}" if request_id else ""), err=True)

@@ -29,11 +29,7 @@ def resolve(reference: str, *, name: str | None, policy: NumericsPolicy, size: S
     if path.exists() and not path.is_dir():
         size_on_disk = path.stat().st_size
         if size_on_disk > MAX_SOURCE_BYTES:
-            raise InvalidProblem(
-                f"the problem file has {size_on_disk:,} bytes; at most {MAX_SOURCE_BYTES:,} are accepted",
-                hint="make large tensors in get_inputs() rather than writing them out",
-                where=reference,
-            )
+            raise _too_large(f"{size_on_disk:,}", reference)
         with path.open("rb") as file:
             return _from_text(file.read(MAX_SOURCE_BYTES + 1), name or path.stem[:MAX_NAME], reference, policy, size)
     if builtin.is_name(reference) or _is_id(reference):
@@ -42,6 +38,14 @@ def resolve(reference: str, *, name: str | None, policy: NumericsPolicy, size: S
         f"{reference} is neither a file, a built-in problem, nor the id of one of your team's",
         hint=_suggestion(reference),
         where="PROBLEM",
+    )
+
+
+def _too_large(size: str, where: str) -> InvalidProblem:
+    return InvalidProblem(
+        f"the problem file has {size} bytes; at most {MAX_SOURCE_BYTES:,} are accepted",
+        hint="make large tensors in get_inputs() rather than writing them out",
+        where=where,
     )
 
 
@@ -55,6 +59,8 @@ def _is_id(reference: str) -> bool:
 def _from_text(data: bytes, name: str, where: str, policy: NumericsPolicy, size: Size | None) -> ProblemInput:
     if size is not None:
         raise InvalidInput("only built-in problems have sizes", where="--size")
+    if len(data) > MAX_SOURCE_BYTES:  # no more was read
+        raise _too_large(f"more than {MAX_SOURCE_BYTES:,}", where)
     try:
         source = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -69,7 +69,8 @@ def find_endpoint(url: str | None = None, api_key: str | None = None, data: Path
     kept_key = profile.api_key if profile and _checked(profile.url) == address else None
     key = api_key or (own_key if named else None) or os.environ.get(KEY_VARIABLE) or own_key or kept_key
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
-        raise InvalidInput("the API key contains characters that no key has", where="api key")
+        hint = f"set {KEY_VARIABLE}, or keep your key with cupilot login URL"
+        raise InvalidInput("the API key contains characters that no key has", hint=hint, where="api key")
     return Endpoint(address, key)
 
 

@@ -87,7 +87,9 @@ def unreachable(url: str, error: httpx.RequestError) -> UnreachableError:
     """Return the error for a server that does not answer."""
     reason = str(error) or type(error).__name__
     return UnreachableError(
-        "unreachable", f"no server answers at {url}: {reason}", hint="is it running? try cupilot up"
+        "unreachable",
+        f"no server answers at {url}: {reason}",
+        hint="is it running there? cupilot up starts one on this machine",
     )
 
 

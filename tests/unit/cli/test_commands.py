@@ -353,6 +353,22 @@ def test_what_the_service_says_of_a_field_is_told_of_the_flag(command: str, wher
     assert f"error: {told}: no\n  where: {told}\n" in done.stderr
 
 
+def test_advice_for_programs_is_not_told_to_people() -> None:
+    for status, code, words in ((401, "unauthorized", "cupilot login URL"), (409, "no_result", "cupilot status JOB")):
+        with serve(_error(status, code, hint="send the header Authorization")) as script:
+            done = run("export", JOB, "--server", script.url)
+        assert f"  next: {words}" in done.stderr or f"{words}, or" in done.stderr
+        assert "header" not in done.stderr
+    with serve(_error(404, "not_found", where="path.candidate")) as script:
+        assert "where: CANDIDATE" in run("candidate", JOB, "9", "--server", script.url).stderr
+    assert "'foo' is not a form" in run("export", JOB, "--format", "foo").stderr
+
+
+def test_a_large_standard_input_is_not_said_to_have_what_was_read_of_it() -> None:
+    done = run("submit", "-", stdin=b"#" * 3_000_000)
+    assert "more than 262,144 bytes; at most 262,144" in done.stderr
+
+
 def test_wrong_usage_is_an_error_like_others() -> None:
     for arguments, words in (
         (["submit"], "Missing argument 'PROBLEM'"),
