@@ -25,8 +25,13 @@ def spec_of(name: str, role: Role, tensor: torch.Tensor) -> TensorSpec:
     )
 
 
-def outputs_in(result: Any) -> list[torch.Tensor]:
-    """Return the tensors that a forward pass returned. Raises :class:`UnusableReference` for anything else."""
+def outputs_in(result: Any, paths: list[str] | None = None) -> list[torch.Tensor]:
+    """Return the tensors that a forward pass returned. Raises :class:`UnusableReference` for anything else.
+
+    ``paths`` becomes the path of each in a result with dicts; empty where positions alone tell them apart.
+    """
+    if paths is not None:
+        paths[:] = [path for path, _ in leaves(result)] if keyed(result) else []
     tensors = [leaf for _, leaf in leaves(result)]
     others = [leaf for leaf in tensors if not isinstance(leaf, torch.Tensor)]
     if not tensors or others:
@@ -36,8 +41,3 @@ def outputs_in(result: Any) -> list[torch.Tensor]:
             f"forward must return a tensor, or tensors alone in a list, tuple or dict; it returns {kind}{within}"
         )
     return tensors
-
-
-def paths_in(result: Any) -> tuple[str, ...]:
-    """Return the path of each output in a result with dicts; none where positions alone tell them apart."""
-    return tuple(path for path, _ in leaves(result)) if keyed(result) else ()

@@ -23,7 +23,7 @@ from gpu_worker.judge.deviation import Expected, Selection, deviation, unit_of
 from gpu_worker.judge.refusal import UnusableReference, blaming_reference, out_of_memory
 from gpu_worker.judge.structure import zero_shares
 from gpu_worker.reference import loading
-from gpu_worker.reference.boundary import outputs_in, paths_in, spec_of
+from gpu_worker.reference.boundary import outputs_in, spec_of
 from gpu_worker.reference.naming import argument_names
 from gpu_worker.reference.reads import ReadWatch
 from gpu_worker.reference.selections import SelectionWatch
@@ -64,7 +64,7 @@ class Reference:
         )
         self.state = self._own_state()
         self._output_dtypes: list[torch.dtype] = []
-        self._output_paths: tuple[str, ...] = ()
+        self._output_paths: list[str] = []
         self.graph = Graph(nodes=(), outputs=())
         """Of the traced forward pass; empty until :meth:`facts`."""
         self.exact = True
@@ -86,14 +86,10 @@ class Reference:
         named = dict(zip(self._input_names, tensors, strict=True))
         named |= {self._state_names[key]: tensor for key, tensor in state.items()}
         arguments = self._inputs.arguments(tensors)
-
-        def forward() -> list[torch.Tensor]:
-            result = self._functional(state, arguments)
-            self._output_paths = paths_in(result)
-            return outputs_in(result)
-
         with self.device.policy(NumericsPolicy.FP32), blaming_reference("forward"):
-            graph, matmul_flops, least_matmul_flops, outputs = trace(forward, named, self._module.__file__)
+            graph, matmul_flops, least_matmul_flops, outputs = trace(
+                lambda: outputs_in(self._functional(state, arguments), self._output_paths), named, self._module.__file__
+            )
         self._refuse_in_place(tensors)
         self.graph = graph
         self._output_dtypes = [tensor.dtype for tensor in outputs]
@@ -133,7 +129,7 @@ class Reference:
             tuple(layouts),
             self.policy.value,
             tuple(argument_names(self._module.Model, len(arguments[0]))),
-            self._output_paths,
+            tuple(self._output_paths),
         )
 
     def refuse_random_scalars(self) -> None:
