@@ -53,27 +53,35 @@ function replace(fresh) {
     if (focused) document.getElementById(focused)?.focus();
   }
   const state = fresh.querySelector("body").dataset;
-  if (state.final === "true") { source?.close(); mark(false, "ended"); }
+  if (state.final === "true") { document.body.dataset.final = "true"; follow(); mark(false, "ended"); }
   filterLog();
 }
-let source = null;
+let source = null, retry = 0, patience = 1000;
 function mark(on, words) {
   for (const dot of document.querySelectorAll(".live-dot")) { dot.classList.toggle("on", on); dot.title = words; }
 }
+// A browser opens few connections to a host: only pages that are seen hold one.
 function follow() {
-  const { events, poll, final } = document.body.dataset;
-  if (events && final !== "true") {
-    let waiting = 0;
-    const news = () => { if (!waiting) waiting = setTimeout(() => { waiting = 0; renew(); }, pause); };
-    source = new EventSource(events);
-    source.onopen = () => { mark(true, "live"); };
-    source.onmessage = news;
-    source.onerror = () => { mark(false, "connecting again"); };
-    source.addEventListener("end", () => { source.close(); mark(false, "ended"); renew(); });
-    source.addEventListener("reconnect", () => news());
-  }
-  if (poll) setInterval(() => { if (!document.hidden) renew(); }, 1000 * Number(poll));
+  const { events, final } = document.body.dataset;
+  clearTimeout(retry);
+  source?.close();
+  source = null;
+  if (!events || final === "true" || document.hidden) return;
+  let waiting = 0;
+  const news = () => { if (!waiting) waiting = setTimeout(() => { waiting = 0; renew(); }, pause); };
+  source = new EventSource(events);
+  source.onopen = () => { patience = 1000; mark(true, "live"); };
+  source.onmessage = news;
+  source.onerror = () => {
+    mark(false, "connecting again");
+    // Browsers connect again by themselves after a broken line, but not after an answer that refused.
+    if (source.readyState === EventSource.CLOSED) { retry = setTimeout(resume, patience); patience = Math.min(2 * patience, 60000); }
+  };
+  source.addEventListener("end", () => { source.close(); mark(false, "ended"); renew(); });
+  source.addEventListener("reconnect", () => news());
 }
+function resume() { follow(); if (source) renew(); }
+document.addEventListener("visibilitychange", resume);
 
 // ---- the candidate's panel beside a tree or a chart ----
 async function openPanel(link) {
@@ -166,4 +174,6 @@ document.addEventListener("DOMContentLoaded", () => {
   const view = stored("diff");
   if (view && document.getElementById(view)) for (const other of document.querySelectorAll(".view")) other.hidden = other.id !== view;
   follow();
+  const { poll } = document.body.dataset;
+  if (poll) setInterval(() => { if (!document.hidden) renew(); }, 1000 * Number(poll));
 });

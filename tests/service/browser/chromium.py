@@ -75,6 +75,12 @@ class Browser:
 
         WebDriverWait(self.driver, PATIENCE_SECONDS).until(there, f"{words!r} never stood in {selector}")
 
+    def wait_until(self, condition: str) -> None:
+        """Wait until an expression of the page's script is true."""
+        WebDriverWait(self.driver, PATIENCE_SECONDS).until(
+            lambda driver: driver.execute_script(f"return Boolean({condition})"), f"never true: {condition}"
+        )
+
     def text(self) -> str:
         """Return what the page says."""
         return self.driver.find_element(By.TAG_NAME, "body").text

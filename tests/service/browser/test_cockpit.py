@@ -197,6 +197,34 @@ def test_a_running_job_is_paused_resumed_pinned_and_cancelled(world: World, brow
     assert browser.complaints() == []
 
 
+def test_many_tabs_of_open_jobs_stay_live(world: World, browser: Browser, team: Team) -> None:
+    """A browser opens six connections to a host, and does not connect again by itself where a stream is refused."""
+    with world.database.transaction() as session:
+        story = Story(session, team.id).prepare()
+        story.candidate(story.generation(0), audited(1.5), best=True)
+        job = story.leave_no_steps().id
+    driver = browser.driver
+    first = driver.current_window_handle
+    browser.open(f"/ui/jobs/{job}")
+    for _ in range(8):
+        driver.switch_to.new_window("tab")
+        browser.open(f"/ui/jobs/{job}")
+        browser.wait_for("#head .badge", "evolving")
+    browser.wait_until("document.querySelector('.live-dot').title === 'live'")
+    address = driver.execute_script("return document.body.dataset.events")
+    driver.execute_script("document.body.dataset.events = '/ui/none'; follow()")
+    browser.wait_until("source?.readyState === EventSource.CLOSED || retry")
+    driver.execute_script("document.body.dataset.events = arguments[0]", address)
+    browser.wait_until("document.querySelector('.live-dot').title === 'live'")
+    assert [line for line in browser.complaints() if "/ui/none" not in line] == []
+    for handle in driver.window_handles:
+        if handle != first:
+            driver.switch_to.window(handle)
+            driver.close()
+    driver.switch_to.window(first)
+    browser.wait_until("source?.readyState === EventSource.OPEN")
+
+
 def test_a_failed_job_says_why_and_what_next(world: World, browser: Browser, team: Team) -> None:
     with world.database.transaction() as session:
         story = Story(session, team.id).prepare()
