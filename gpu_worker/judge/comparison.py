@@ -17,7 +17,8 @@ import torch
 
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Role, TensorSpec
-from gpu_worker.judge import laws
+from gpu_worker.judge import bands, laws
+from gpu_worker.judge.bands import Limits, held
 from gpu_worker.judge.baseline_link import BaselineLink
 from gpu_worker.judge.blocks import Filling, refuse_change
 from gpu_worker.judge.cases import Case, Cases
@@ -47,6 +48,8 @@ class Bounds:
     """Error of PyTorch's own answer under a law."""
     precision: Precision
     """Precision that the tolerances were measured for."""
+    limits: Callable[[str], Limits]
+    """Bounds by magnitude under a law, of each output."""
 
 
 class Comparer:
@@ -104,20 +107,23 @@ class Comparer:
         tolerance, error = self._bounds.tolerances[law], self._bounds.reference_error(law)
         if 2 * error > tolerance:
             return False
+        limits = self._bounds.limits(law)
         storages = self._slots.storages(slot)
         self._pytorch.fill(slot, storages)
         self._pytorch.assume(storages[self._inputs :])
         bound = PYTORCH_FACTOR * tolerance + 2 * error
         # From here on nothing else is asked: the answer lies in memory that the next one takes.
         got, wanted = self._slots.outputs(slot), self._pytorch.answer(slot)
-        return all(self._difference(law, mine, its) <= bound for mine, its in zip(wanted, got, strict=True))
+        compared = zip(wanted, got, limits, strict=True)
+        return all(self._difference(law, *tensors) <= bound for tensors in compared)
 
-    def _difference(self, law: str, wanted: torch.Tensor, got: torch.Tensor) -> float:
+    def _difference(self, law: str, wanted: torch.Tensor, got: torch.Tensor, limit: torch.Tensor | None) -> float:
         """Return the difference of two outputs in units of the wanted one's spread; of large ones, in some windows."""
         unit = ABSOLUTE if law == laws.INTEGERS else unit_of(wanted)
         windows = windows_of(wanted.numel(), self._random)
         mine, its = (_windowed(tensor, windows) for tensor in (wanted, got))
-        return deviation(Expected(mine.to(its.dtype), unit), its)
+        mine = mine.to(its.dtype) if limit is None else mine.to(limit.dtype)
+        return deviation(held(Expected(mine, unit), limit, self._bounds.tolerances[law]), its)
 
     def _look_again(self, slot: int, law: str) -> None:
         """Compare a slot with the exact answer, at the tolerance of its own inputs where that is larger.
@@ -139,37 +145,45 @@ class Comparer:
 
     def _exact_error(self, slot: int, case: Case) -> float:
         """Return the largest error over all outputs."""
-        tolerance = self._bounds.tolerances[case.law]
-        errors = [
-            deviation(expected, got) for expected, got in zip(case.expected, self._slots.outputs(slot), strict=True)
-        ]
+        tolerance, limits = self._bounds.tolerances[case.law], self._bounds.limits(case.law)
+        errors = self._errors(slot, case, tolerance, limits)
         if max(errors) > tolerance:
-            tolerance = max(tolerance, self._own_tolerance(case))
+            tolerance, limits = self._widened(case, tolerance, limits)
+            errors = self._errors(slot, case, tolerance, limits)
         for index, error in enumerate(errors):
             if error > tolerance:
-                raise self._wrong(slot, index, case, tolerance)
+                raise self._wrong(slot, index, case, tolerance, limits)
             if case.expected[index].has_nan:
                 self._check_written(slot, index, case)
         return max(errors)
 
-    def _own_tolerance(self, case: Case) -> float:
-        """Return the tolerance that this case's own inputs would have been admitted with; 0 where values are exact.
+    def _errors(self, slot: int, case: Case, tolerance: float, limits: Limits) -> list[float]:
+        compared = zip(case.expected, limits, self._slots.outputs(slot), strict=True)
+        return [deviation(held(expected, limit, tolerance), got) for expected, limit, got in compared]
+
+    def _widened(self, case: Case, tolerance: float, limits: Limits) -> tuple[float, Limits]:
+        """Return the bounds that this case's own inputs would have been admitted with, where those are larger.
 
         On inputs that would not have been, a kernel may err a few times as much as PyTorch, within a bound: in a
         softmax over scores of 2^15 and more, the last bits of the scores decide.
         """
         if case.law == laws.INTEGERS or all(expected.integral for expected in case.expected):
-            return 0.0
-        error = largest(case.expected, self._reference.run(case.given))
+            return tolerance, limits
+        answer = self._reference.run(case.given)
+        error = largest(case.expected, answer)
+        own = bands.limits(self._reference, case, self._bounds.precision, answer)
+        del answer  # as large as what the next answers take
         calibrated = calibrate(self._reference, case, error, self._bounds.precision)
         if calibrated is not None:
-            return calibrated[0]
-        return min(TIGHTEST_FACTOR * error, MOST_TOLERANCE) if math.isfinite(error) else 0.0
+            allowed = calibrated[0]
+        else:
+            allowed = min(TIGHTEST_FACTOR * error, MOST_TOLERANCE) if math.isfinite(error) else 0.0
+        return max(tolerance, allowed), bands.widest(limits, own)
 
-    def _wrong(self, slot: int, index: int, case: Case, tolerance: float) -> KernelFailed:
+    def _wrong(self, slot: int, index: int, case: Case, tolerance: float, limits: Limits) -> KernelFailed:
         failure = wrong_output(
             self._outputs[index],
-            case.expected[index],
+            held(case.expected[index], limits[index], tolerance),
             self._slots.outputs(slot)[index],
             self._slots.unwritten(slot, index),
             tolerance=tolerance,

@@ -29,6 +29,12 @@ two neighbours, as a share of the power of two below them, and at least. That mu
 _EXPONENTS = {torch.float64: (torch.int64, 0x7FF << 52), torch.float32: (torch.int32, 0xFF << 23)}
 """An integer type of the same width, and the bits that hold a number's exponent: alone, they are a power of two."""
 
+BANDS = 2**11
+"""Magnitudes by powers of two, as float64's exponents count them: zero in the first, infinity and NaN in the last."""
+
+_BAND_BITS = {torch.float64: (52, 0), torch.float32: (23, BANDS // 2 - 2**7)}
+"""Bits behind the exponent, and the band of the least exponent."""
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -68,6 +74,8 @@ class Expected:
     selection: Selection | None = None
     rounding: float = 0.0
     """Relative difference of selected values that one rounding of the policy explains."""
+    finest: torch.Tensor | None = None
+    """Unit of errors by band, where it is smaller than the output's. None: all elements are held to the output's."""
 
     @property
     def integral(self) -> bool:
@@ -148,27 +156,45 @@ def deviation(expected: Expected, got: torch.Tensor, enough: float = math.inf) -
     The comparison ends early above ``enough``.
     """
     worst = 0.0
-    for wanted, actual in _chunks(expected, got):
+    for wanted, actual in chunks(expected, got):
         if expected.integral:
             if not torch.equal(wanted, actual):
                 return 0.0 if _equally_good(expected, got) else math.inf
             continue
-        error = float(_errors(wanted, actual, expected.unit).max())
+        error = float(_errors(wanted, actual, expected).max())
         if not math.isfinite(error):
-            error = _finite_error(wanted, actual, expected.unit)
+            error = _finite_error(wanted, actual, expected)
         worst = max(worst, error)
         if worst > enough:
             break
     return worst
 
 
-def _errors(wanted: torch.Tensor, actual: torch.Tensor, unit: Unit) -> torch.Tensor:
-    error = (actual.to(wanted.dtype) - wanted).abs_()
+def _errors(wanted: torch.Tensor, actual: torch.Tensor, expected: Expected) -> torch.Tensor:
+    unit = expected.unit
     if unit.centre is None:
-        return error.div_(unit.spread)
+        return (actual.to(wanted.dtype) - wanted).abs_().div_(unit.spread)
+    units = (wanted - unit.centre).abs_().clamp_min_(unit.spread)
+    if expected.finest is not None:
+        units = torch.minimum(units, expected.finest.to(wanted.dtype)[band_of(wanted)], out=units)
+    return difference(wanted, actual).div_(units)
+
+
+def difference(wanted: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
+    """Return absolute differences, less what rounding to a short type explains."""
+    error = (actual.to(wanted.dtype) - wanted).abs_()
     if actual.dtype in _HALF_STEPS and wanted.dtype in _EXPONENTS:
         error = error.sub_(_rounding(wanted, actual.dtype)).clamp_min_(0.0)
-    return error.div_((wanted - unit.centre).abs_().clamp_min_(unit.spread))
+    return error
+
+
+def band_of(values: torch.Tensor) -> torch.Tensor:
+    """Return the band of each value's magnitude, of :data:`BANDS`."""
+    (words, exponent), (behind, first) = _EXPONENTS[values.dtype], _BAND_BITS[values.dtype]
+    bands = values.contiguous().view(words).bitwise_and(exponent).bitwise_right_shift_(behind).long()
+    if first:
+        bands = torch.where(bands == 2**8 - 1, BANDS - 1, bands + first * (bands > 0))
+    return bands
 
 
 def _rounding(wanted: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -186,16 +212,17 @@ def largest(expected: Sequence[Expected], got: Sequence[torch.Tensor], enough: f
 def wrong_mask(expected: Expected, got: torch.Tensor, tolerance: float) -> torch.Tensor:
     """Mark the elements of the flattened output that are wrong."""
     parts = []
-    for wanted, actual in _chunks(expected, got):
+    for wanted, actual in chunks(expected, got):
         if expected.integral:
             parts.append(wanted != actual)
             continue
         same = (wanted == actual.to(wanted.dtype)) | (wanted.isnan() & actual.isnan())
-        parts.append(~(_errors(wanted, actual, expected.unit) <= tolerance) & ~same)
+        parts.append(~(_errors(wanted, actual, expected) <= tolerance) & ~same)
     return torch.cat(parts)
 
 
-def _chunks(expected: Expected, got: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def chunks(expected: Expected, got: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield stretches of the expected values beside those of an output."""
     yield from zip(stretches(plain(expected.values)), stretches(plain(got)), strict=True)
 
 
@@ -209,16 +236,15 @@ def stretches(values: torch.Tensor) -> Sequence[torch.Tensor]:
     return torch.split(values.reshape(-1), CHUNK_ELEMENTS[values.device.type])
 
 
-def _finite_error(wanted: torch.Tensor, actual: torch.Tensor, unit: Unit) -> float:
+def _finite_error(wanted: torch.Tensor, actual: torch.Tensor, expected: Expected) -> float:
     """Return largest error where the expected value is finite; infinite if NaNs or infinities are misplaced."""
-    actual = actual.to(wanted.dtype)
     finite = wanted.isfinite()
     special, same_nans = ~finite, torch.equal(wanted.isnan(), actual.isnan())
-    if not same_nans or not torch.equal(wanted[special].nan_to_num(), actual[special].nan_to_num()):
+    if not same_nans or not torch.equal(wanted[special].nan_to_num(), actual[special].to(wanted.dtype).nan_to_num()):
         return math.inf
     if not bool(actual[finite].isfinite().all()):
         return math.inf
-    return float(_errors(wanted[finite], actual[finite], unit).max()) if bool(finite.any()) else 0.0
+    return float(_errors(wanted[finite], actual[finite], expected).max()) if bool(finite.any()) else 0.0
 
 
 def _equally_good(expected: Expected, got: torch.Tensor) -> bool:

@@ -312,13 +312,24 @@ def round_mantissa(tensor: torch.Tensor, bits: int) -> torch.Tensor:
     return like(tensor, rounded.view(tensor.dtype))
 
 
-def nudge(tensors: Sequence[torch.Tensor], relative: float, seed: int) -> None:
-    """Move each floating value by the share ``relative`` of itself, up or down at random, in place."""
+def nudge(tensors: Sequence[torch.Tensor], relative: float, seed: int, *, of_largest: bool = False) -> None:
+    """Move each floating value by the share ``relative`` of itself, up or down at random, in place.
+
+    With ``of_largest``, by that share of its tensor's largest value.
+    """
     for index, tensor in enumerate(tensors):
         if tensor.is_floating_point() and tensor.numel():
             generator = torch.Generator(device=tensor.device).manual_seed(seed + index)
-            factors = partial(_near_one, relative=relative)
-            _with_noise(copies.flat(tensor), generator, torch.Tensor.mul_, factors)
+            values = copies.flat(tensor)
+            if of_largest:
+                step = relative * largest_magnitude(tensor)
+                _with_noise(values, generator, torch.Tensor.add_, partial(_steps, step=step))
+            else:
+                _with_noise(values, generator, torch.Tensor.mul_, partial(_near_one, relative=relative))
+
+
+def _steps(chance: torch.Tensor, *, step: float) -> torch.Tensor:
+    return chance.sign_().mul_(step)
 
 
 def _near_one(chance: torch.Tensor, *, relative: float) -> torch.Tensor:

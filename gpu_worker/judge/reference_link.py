@@ -120,14 +120,23 @@ class ReferenceLink:
         return self._checked(self._tensors(self.ask(question, messages.Tensors)))
 
     def run_exact(
-        self, tensors: Sequence[torch.Tensor], *, rounded: bool = False, nudge: float = 0.0, seed: int = 0
+        self,
+        tensors: Sequence[torch.Tensor],
+        *,
+        rounded: bool = False,
+        nudge: float = 0.0,
+        seed: int = 0,
+        of_largest: bool = False,
     ) -> list[torch.Tensor]:
         """Return the outputs in float64, or in float32 where memory is short; ``rounded``: wherever they are large.
 
-        With ``nudge``, each given value is moved by that share of itself, up or down by ``seed``.
+        With ``nudge``, each given value is moved by that share of itself, or ``of_largest`` in its tensor, up or down
+        by ``seed``.
         """
         layouts = self._hand_over(tensors)
-        question = messages.RunExact(given=layouts, rounded=rounded, nudge=nudge, nudge_seed=seed)
+        question = messages.RunExact(
+            given=layouts, rounded=rounded, nudge=nudge, nudge_seed=seed, nudge_of_largest=of_largest
+        )
         answer = self.ask(question, messages.ExactTensors)
         self.exact = self.exact and answer.exact
         return self._counted(self._tensors(answer))

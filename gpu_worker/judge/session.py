@@ -16,11 +16,11 @@ from cupilot.domain.problem import Problem, ProblemFacts, Role
 from gpu_worker.judge import counting, laws
 from gpu_worker.judge.admission import admit
 from gpu_worker.judge.audit import Auditor, drawn_order, in_order
+from gpu_worker.judge.bands import Measured
 from gpu_worker.judge.baseline_link import COMPILE_MODES, BaselineLink, flags
 from gpu_worker.judge.blocks import DECOY_SHARE, Blocks, Hold
 from gpu_worker.judge.cases import Cases
 from gpu_worker.judge.comparison import Bounds, Comparer
-from gpu_worker.judge.deviation import largest
 from gpu_worker.judge.fillings import Fillings
 from gpu_worker.judge.host_time import LOOKS, is_host_bound
 from gpu_worker.judge.lent import LentMemory, lend
@@ -128,7 +128,7 @@ class Session:
             self._pytorch.close()
             raise
         self._slots: dict[tuple[tuple[tuple[str, int], ...], int], Slots] = {}
-        self._errors: dict[str, float] = {}
+        self._measured = Measured(reference, self._cases, self._precision)
         self._random = random.Random()
         self._lent: LentMemory | None = None
 
@@ -228,7 +228,7 @@ class Session:
         first = FIRST_LAUNCH_SECONDS if order.imported else timeout
         if laws.PERTURBED in order.laws:
             self._cases.perturb(order.tolerances[laws.OWN])
-        bounds = Bounds(order.tolerances, self._reference_error, self._precision)
+        bounds = Bounds(order.tolerances, self._measured.error, self._precision, self._measured.limits)
         blocks = Blocks(
             link, device, slots, self._fillings, hold=hold, launch_timeout=timeout, slowest=slowest, lent=self._lent
         )
@@ -320,13 +320,6 @@ class Session:
         self._stage(f"compiling the {baseline.value} baseline", 240.0)
         inputs = self._cases.get(laws.OWN).given
         return self._pytorch.compile(baseline.value, COMPILE_MODES[baseline], inputs, COMPILE_SECONDS)
-
-    def _reference_error(self, law: str) -> float:
-        if law not in self._errors:
-            case = self._cases.get(law)
-            error = largest(case.expected, self._reference.run(case.given))
-            self._errors[law] = error if math.isfinite(error) else 1.0
-        return self._errors[law]
 
     def _slots_for(self, workspace: Mapping[str, int], count: int) -> Slots:
         key = (tuple(sorted(workspace.items())), count)

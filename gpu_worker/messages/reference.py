@@ -105,6 +105,8 @@ class RunExact(Question):
     """Share of itself by which each given value is moved, up or down at random, once it is in float64. It is done over
     there, for inputs in float64 would take twice the memory, three times over."""
     nudge_seed: int = 0
+    nudge_of_largest: bool = False
+    """True if it is moved by that share of its tensor's largest value."""
 
 
 class RunSelecting(Question):

@@ -142,7 +142,10 @@ class ReferenceServer:
 
     @_reply.register
     def _run_exact(self, question: messages.RunExact) -> messages.ExactTensors:
-        moved = partial(nudge, relative=question.nudge, seed=question.nudge_seed) if question.nudge else None
+        moved = None
+        if question.nudge:
+            by, seed, largest = question.nudge, question.nudge_seed, question.nudge_of_largest
+            moved = partial(nudge, relative=by, seed=seed, of_largest=largest)
         outputs = self.reference.run_exact(self._given(question.given), in_pieces=question.again, change=moved)
         if question.rounded:
             outputs = self.reference.rounded(outputs)

@@ -17,6 +17,7 @@ from cupilot.domain.problem import NumericsPolicy
 from gpu_worker.judge import laws, reference_link, room
 from gpu_worker.judge.admission import Admission, admit, run_on_half
 from gpu_worker.judge.audit import Auditor
+from gpu_worker.judge.bands import Measured
 from gpu_worker.judge.baseline_link import BaselineLink
 from gpu_worker.judge.blocks import Blocks, Filling
 from gpu_worker.judge.cases import Cases
@@ -29,7 +30,7 @@ from gpu_worker.judge.runner_link import KernelFailed, Ran, Release
 from gpu_worker.judge.slots import Slots
 from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.judge.timing import MIN_PAIRS, Effort, PairedTimer
-from gpu_worker.judge.tolerance import PRECISIONS
+from gpu_worker.judge.tolerance import PRECISIONS, precision_of
 from gpu_worker.judge.windows import WINDOW_ELEMENTS, WINDOWS, windows_of
 from gpu_worker.targets.base import DeviceState, GraphUnavailable
 from gpu_worker.targets.cpu_judge import (
@@ -73,6 +74,7 @@ class Subject:
         self.specs = self.served.facts.tensors
         self.cases = Cases(self.reference, self.specs, 2**26)
         self.policy = policy
+        self.limits = Measured(self.reference, self.cases, precision_of(policy, self.specs)).limits
 
     def admit(self) -> Admission:
         return admit(self.reference, self.cases, self.specs, self.policy)
@@ -99,7 +101,7 @@ class Bench:
         self.slots = subject.slots()
         self.link = PythonLink(self.slots, body, clock, block)
         pytorch = BaselineLink(subject.reference, subject.specs)
-        bounds = Bounds(tolerances, lambda _: 0.0, PRECISIONS[subject.policy])
+        bounds = Bounds(tolerances, lambda _: 0.0, PRECISIONS[subject.policy], subject.limits)
         fillings = Fillings(subject.reference, subject.specs, [1, 2, 3], lambda: subject.cases.step)
         self.blocks = Blocks(
             self.link,  # type: ignore[arg-type]
@@ -636,7 +638,7 @@ def test_pytorchs_answer_is_compared_before_anything_else_is_asked(monkeypatch: 
         subject.reference.run([torch.zeros_like(subject.cases.get(law).given[0])])
         return 0.0
 
-    bounds = Bounds({laws.OWN: 1e-4}, error_of_another_answer, PRECISIONS[subject.policy])
+    bounds = Bounds({laws.OWN: 1e-4}, error_of_another_answer, PRECISIONS[subject.policy], subject.limits)
     monkeypatch.setattr(bench.comparer, "_bounds", bounds)
     monkeypatch.setattr(bench.comparer, "_look_again", lambda _, law: pytest.fail(f"other values under {law}"))
     assert bench.compare(Baseline.EAGER, 1e-3, QUICK).pairs >= MIN_PAIRS

@@ -140,7 +140,9 @@ def test_timed_launches_are_not_compared_with_an_answer_that_errs_so_much() -> N
     for tensor, value in zip(slots.given(0), given, strict=True):
         tensor.copy_(value)
     as_pytorch(slots.given(0), slots.outputs(0))
-    bounds = Bounds({laws.OWN: own.tolerance}, lambda _: own.reference_error, PRECISIONS[subject.policy])
+    bounds = Bounds(
+        {laws.OWN: own.tolerance}, lambda _: own.reference_error, PRECISIONS[subject.policy], subject.limits
+    )
     comparer = Comparer(
         slots, subject.specs, reference=subject.reference, pytorch=None, cases=subject.cases, bounds=bounds  # type: ignore[arg-type]
     )  # fmt: skip
@@ -154,7 +156,7 @@ def test_where_pytorch_errs_too_much_in_one_launch_a_kernel_may_err_near_it_and_
     slots.poison(0)
     given, got = slots.given(0)[0], slots.outputs(0)[0]
     given.copy_(torch.randn(64, 32, generator=torch.Generator().manual_seed(1)))
-    bounds = Bounds({laws.OWN: 1e-3}, lambda _: 0.0, PRECISIONS[subject.policy])
+    bounds = Bounds({laws.OWN: 1e-3}, lambda _: 0.0, PRECISIONS[subject.policy], subject.limits)
     comparer = Comparer(
         slots, subject.specs, reference=subject.reference, pytorch=None, cases=subject.cases, bounds=bounds  # type: ignore[arg-type]
     )  # fmt: skip
@@ -173,7 +175,7 @@ def test_no_error_of_pytorch_lets_a_constant_pass() -> None:
     slots.poison(0)
     slots.given(0)[0].copy_(torch.randn(64, 32, generator=torch.Generator().manual_seed(1)))
     slots.outputs(0)[0].zero_()
-    bounds = Bounds({laws.OWN: 1e-3}, lambda _: 0.0, PRECISIONS[subject.policy])
+    bounds = Bounds({laws.OWN: 1e-3}, lambda _: 0.0, PRECISIONS[subject.policy], subject.limits)
     comparer = Comparer(
         slots, subject.specs, reference=subject.reference, pytorch=None, cases=subject.cases, bounds=bounds  # type: ignore[arg-type]
     )  # fmt: skip
