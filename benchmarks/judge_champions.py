@@ -35,6 +35,12 @@ def main(argv: list[str] | None = None) -> int:
     lock = Lock()
     end = time.monotonic() + options.seconds
 
+    def add(row: dict[str, Any]) -> None:
+        machine = row.pop("machine", None)
+        rows.append(row)
+        rows.sort(key=lambda row: (row["problem"], row["policy"]))
+        record.add(champions=rows, **({"machine": f"{len(options.cards)} x {machine}"} if machine else {}))
+
     def work(card: str) -> None:
         argv = [sys.executable, "-m", "benchmarks.judge_champions", "--one-card", "--device", card]
         argv += ["--work-dir", str(options.work_dir / f"card{card}"), "--out", str(options.out), "--cards", card]
@@ -51,9 +57,9 @@ def main(argv: list[str] | None = None) -> int:
                 if not line:
                     say(f"card {card} ended at {champion.problem}")
                     break
+                say(f"card {card} | {line.rstrip()}")
                 with lock:
-                    rows.append(json.loads(line))
-                    say(f"card {card} | {line.rstrip()}")
+                    add(json.loads(line))
             child.stdin.close()
 
     threads = [Thread(target=work, args=(card,)) for card in options.cards]
@@ -61,13 +67,8 @@ def main(argv: list[str] | None = None) -> int:
         thread.start()
     for thread in threads:
         thread.join()
-    rows.sort(key=lambda row: (row["problem"], row["policy"]))
-    machine = rows[0].pop("machine") if rows else None
-    for row in rows:
-        row.pop("machine", None)
     audited = sum(row["verdict"] == "audited" for row in rows)
-    record.add(machine=f"{len(options.cards)} x {machine}", champions=rows, judged=len(rows), audited=audited,
-               complete=len(rows) == len(listed))  # fmt: skip
+    record.add(judged=len(rows), audited=audited, complete=len(rows) == len(listed))
     say(f"{audited} of {len(rows)} judged are audited; {len(listed)} ship")
     return 0 if audited == len(rows) else 1
 
