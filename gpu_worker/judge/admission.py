@@ -9,9 +9,10 @@ from functools import partial
 
 import torch
 
+from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import NumericsPolicy, Role, TensorSpec
-from gpu_worker.judge import exactness, laws
-from gpu_worker.judge.cases import Case, Cases, finite, usable_error
+from gpu_worker.judge import exactness, laws, ties
+from gpu_worker.judge.cases import MOST_ERROR, Case, Cases, finite, usable_error
 from gpu_worker.judge.deviation import (
     Expected,
     disagreement,
@@ -29,6 +30,8 @@ from gpu_worker.judge.tolerance import Precision, calibrate, precision_of
 CLEAR_OF_OVERFLOW = 2.0**-4
 """Share of the largest number of a type up to which outputs may come."""
 
+NO_ROOM = "there is too little memory for its answer in float64"
+
 LOWER_PRECISION = "lower_precision"
 
 
@@ -43,6 +46,8 @@ class Admitted:
     """Null kernels that fail under this law."""
     passes: frozenset[str]
     """Null kernels that pass under this law."""
+    turns_on_ties: bool = False
+    """Whether the answer is another one with equal elements in another order."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,8 @@ def admit(reference: ReferenceLink, cases: Cases, specs: Sequence[TensorSpec], p
     own, why = _try_law(laws.OWN, subject)
     if own is None:
         raise UnusableReference(f"no kernel could be judged on this problem's own inputs: {why}")
+    if cases.get(laws.OWN).short:
+        notes.append(f"law own: {NO_ROOM}; PyTorch's float32 answer is the standard")
     kept = [own]
     trials: dict[str, Callable[[], tuple[Admitted | None, str]]] = {
         **{law: partial(_try_law, law, subject) for law in laws.LAWS},
@@ -87,6 +94,11 @@ def admit(reference: ReferenceLink, cases: Cases, specs: Sequence[TensorSpec], p
         f"law {item.law}: {disagreement(item.reference_error)}; kernels are held to {item.tolerance:.2g}"
         for item in kept
         if item.law != laws.INTEGERS and not usable_error(item.reference_error)
+    ]
+    notes += [
+        f"law {item.law}: {ties.REASON}; kernels may take the first of them first, or the last"
+        for item in kept
+        if item.turns_on_ties
     ]
     nulls = _verdicts(kept, notes)
     passing = sorted(name for name, rejected in nulls.items() if not rejected)
@@ -140,7 +152,9 @@ def _tried(trial: Callable[[], tuple[Admitted | None, str]], subject: _Subject) 
     try:
         return trial()
     except (UnusableReference, RuntimeError, MemoryError) as error:
-        return (None, "there is too little memory for it") if out_of_memory(error) else _unanswered(error)
+        if not out_of_memory(error):
+            return _unanswered(error)
+        return None, NO_ROOM if str(error) == NO_ROOM else "there is too little memory for it"
 
 
 def _unanswered(error: Exception) -> tuple[None, str]:
@@ -170,6 +184,8 @@ def _try_law(law: str, subject: _Subject, *, exact_tolerance: float | None = Non
     if law == laws.PLANTED_EXTREMES and not _in_range(subject.cases.get(laws.MOST_EXTREMES), subject.specs):
         return None, "with more extremes, its outputs leave the range of their type or come near its end"
     case = subject.cases.get(law)
+    if case.short and law != laws.OWN:
+        raise UnusableReference(NO_ROOM, FailureKind.OUT_OF_MEMORY)
     if case.shapes != [tensor.shape for tensor in previous]:
         return None, SHAPES_BY_VALUES
     if law != laws.OWN and not finite(case):
@@ -183,9 +199,12 @@ def _try_law(law: str, subject: _Subject, *, exact_tolerance: float | None = Non
     calibrated = (
         calibrate(reference, case, error, subject.precision) if exact_tolerance is None else (exact_tolerance, None)
     )
+    moved = ties.moved_by_ties(reference, case) if law != laws.INTEGERS else 0.0
     if calibrated is None:
-        return None, disagreement(error)
+        return None, disagreement(error) if moved < MOST_ERROR else ties.REASON
     tolerance, lower = calibrated
+    if moved > tolerance and law != laws.OWN:
+        return None, ties.REASON
     nulls = null_outputs(case, own, previous)
     on_half = run_on_half(reference, subject.specs, case.given, own)
     if on_half is not None:
@@ -198,7 +217,7 @@ def _try_law(law: str, subject: _Subject, *, exact_tolerance: float | None = Non
             passes.add(LOWER_PRECISION)
     if law != laws.OWN and passes & {"zeros", "constant"}:
         return None, "a constant would pass there"
-    return Admitted(law, tolerance, error, frozenset(tried - passes), frozenset(passes)), ""
+    return Admitted(law, tolerance, error, frozenset(tried - passes), frozenset(passes), moved > tolerance), ""
 
 
 def _in_range(case: Case, specs: Sequence[TensorSpec]) -> bool:

@@ -17,7 +17,7 @@ import torch
 
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Role, TensorSpec
-from gpu_worker.judge import bands, laws
+from gpu_worker.judge import bands, laws, ties
 from gpu_worker.judge.bands import Limits, held
 from gpu_worker.judge.baseline_link import BaselineLink
 from gpu_worker.judge.blocks import Filling, refuse_change
@@ -150,6 +150,8 @@ class Comparer:
         if max(errors) > tolerance:
             tolerance, limits = self._widened(case, tolerance, limits)
             errors = self._errors(slot, case, tolerance, limits)
+        if max(errors) > tolerance:
+            errors = self._but_for_ties(slot, case, tolerance, limits, errors)
         for index, error in enumerate(errors):
             if error > tolerance:
                 raise self._wrong(slot, index, case, tolerance, limits)
@@ -160,6 +162,17 @@ class Comparer:
     def _errors(self, slot: int, case: Case, tolerance: float, limits: Limits) -> list[float]:
         compared = zip(case.expected, limits, self._slots.outputs(slot), strict=True)
         return [deviation(held(expected, limit, tolerance), got) for expected, limit, got in compared]
+
+    def _but_for_ties(
+        self, slot: int, case: Case, tolerance: float, limits: Limits, errors: list[float]
+    ) -> list[float]:
+        """Return the errors, at most the tolerance where another order of equal elements explains more."""
+        if not ties.chooses(self._reference.graph):
+            return errors
+        bounded = [held(expected, limit, tolerance) for expected, limit in zip(case.expected, limits, strict=True)]
+        others = ties.answers(self._reference, case)
+        right = ties.explained(bounded, others, self._slots.outputs(slot), tolerance)
+        return [min(error, tolerance) if fine else error for error, fine in zip(errors, right, strict=True)]
 
     def _widened(self, case: Case, tolerance: float, limits: Limits) -> tuple[float, Limits]:
         """Return the bounds that this case's own inputs would have been admitted with, where those are larger.

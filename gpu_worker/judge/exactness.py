@@ -97,6 +97,8 @@ class _Proof:
         outputs = self._reference.run_exact([replaced.get(place, tensor) for place, tensor in enumerate(self._given)])
         if not self._reference.exact:
             raise NotExact("the reference does not run in float64")
+        if self._reference.short:
+            raise NotExact(TOO_LITTLE_MEMORY)
         if any(tensor.dtype is torch.float32 for tensor in outputs):
             raise NotExact(TOO_LITTLE_MEMORY)
         shapes = [tensor.shape for tensor in outputs]

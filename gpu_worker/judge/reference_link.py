@@ -72,6 +72,8 @@ class ReferenceLink:
         """Of the traced forward pass; empty until :meth:`facts`."""
         self.exact = True
         """False where the reference cannot run in float64; then float32 stands in for it."""
+        self.short = False
+        """True where float32 stood in for the last exact answer for lack of memory."""
         self.changes_state = False
         """True if calls change parameters or buffers; after :meth:`settle`."""
 
@@ -127,25 +129,34 @@ class ReferenceLink:
         nudge: float = 0.0,
         seed: int = 0,
         of_largest: bool = False,
+        ties: messages.Ties | None = None,
     ) -> list[torch.Tensor]:
         """Return the outputs in float64, or in float32 where memory is short; ``rounded``: wherever they are large.
 
         With ``nudge``, each given value is moved by that share of itself, or ``of_largest`` in its tensor, up or down
-        by ``seed``.
+        by ``seed``. ``ties``: which of equal elements is sorted and selected first.
         """
-        layouts = self._hand_over(tensors)
         question = messages.RunExact(
-            given=layouts, rounded=rounded, nudge=nudge, nudge_seed=seed, nudge_of_largest=of_largest
+            given=self._hand_over(tensors),
+            rounded=rounded,
+            nudge=nudge,
+            nudge_seed=seed,
+            nudge_of_largest=of_largest,
+            ties=ties,
         )
         answer = self.ask(question, messages.ExactTensors)
-        self.exact = self.exact and answer.exact
+        self._note_exactness(answer)
         return self._counted(self._tensors(answer))
 
     def run_selecting(self, tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, Selection | None]]:
         """Run as :meth:`run_exact` does, rounded, and return what index outputs select from too."""
         answer = self.ask(messages.RunSelecting(given=self._hand_over(tensors)), messages.SelectedTensors)
-        self.exact = self.exact and answer.exact
+        self._note_exactness(answer)
         return self._with_selections(answer)
+
+    def _note_exactness(self, answer: messages.ExactTensors | messages.SelectedTensors) -> None:
+        self.short = answer.short
+        self.exact = self.exact and (answer.exact or answer.short)
 
     def reads(self, tensors: Sequence[torch.Tensor], names: Sequence[str]) -> dict[str, torch.Tensor]:
         """Mark the elements of the named tensors that one forward pass reads, as truth values."""

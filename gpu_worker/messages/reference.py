@@ -20,6 +20,9 @@ Layouts: TypeAlias = list[Any]
 Use: TypeAlias = Literal["given", "results", "slots"]
 """Of memory of the judge's: for tensors to the reference, for tensors from it, for the slots that it is timed on."""
 
+Ties: TypeAlias = Literal["first", "last"]
+"""Which of equal elements comes first."""
+
 
 class Message(BaseModel):
     """A question or an answer."""
@@ -107,6 +110,8 @@ class RunExact(Question):
     nudge_seed: int = 0
     nudge_of_largest: bool = False
     """True if it is moved by that share of its tensor's largest value."""
+    ties: Ties | None = None
+    """Which of equal elements is selected and sorted first; None: any, as PyTorch does it."""
 
 
 class RunSelecting(Question):
@@ -246,6 +251,8 @@ class ExactTensors(Tensors):
     """Outputs in float64, or in float32 where that cannot be."""
 
     exact: StrictBool
+    short: StrictBool = False
+    """True if they are not exact for lack of memory; the next ones may be."""
 
 
 class Selected(Message):
@@ -261,6 +268,8 @@ class SelectedTensors(Tensors):
 
     selections: list[Selected | None]
     exact: StrictBool
+    short: StrictBool = False
+    """As of :class:`ExactTensors`."""
 
 
 class Settled(Answer):

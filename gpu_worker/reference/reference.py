@@ -68,9 +68,9 @@ class Reference:
         self.graph = Graph(nodes=(), outputs=())
         """Of the traced forward pass; empty until :meth:`facts`."""
         self.exact = True
+        """False where the reference cannot run in float64; then float32 stands in for it."""
         self.answered_exactly = True
         """False where the last exact answer is float32's, for lack of an answer in float64 or of memory for it."""
-        """False where the reference cannot run in float64; then float32 stands in for it."""
         self.changes_state = False
         """True if calls change parameters or buffers, as an average that follows the inputs; after :meth:`notice`."""
         self._assumed: Sequence[torch.Tensor] = ()

@@ -46,6 +46,38 @@ class SelectionWatch(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's 
         return None
 
 
+class OrderedTies(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
+    """Makes selecting calls take the first of equal elements first, or the last: PyTorch's own order is any."""
+
+    def __init__(self, *, last: bool) -> None:
+        super().__init__()
+        self._last = last
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        overload = str(func).removeprefix("aten.")
+        name = overload.partition(".")[0]
+        read = _SELECTING.get(overload) or _SELECTING.get(name)
+        result = func(*args, **kwargs)
+        found = None if read is None or args[0].dim() == 0 else read(result, args, kwargs)
+        if read is None or found is None:  # also of a stable sort, whose order is its own
+            return result
+        dim = found[1].dim
+        source = args[0].flip(tuple(range(args[0].dim())) if dim is None else (dim,)) if self._last else args[0]
+        if name in ("sort", "topk"):
+            falling = _argument(args, kwargs, *((2, "descending", False) if name == "sort" else (3, "largest", True)))
+            ordered = source.sort(dim=dim, descending=falling, stable=True)
+            result = tuple(part.narrow(dim, 0, whole.shape[dim]) for part, whole in zip(ordered, result, strict=True))
+        else:
+            result = func(source, *args[1:], **kwargs)
+        if self._last:
+            index = result if isinstance(result, torch.Tensor) else result[1]
+            index.neg_().add_((source.numel() if dim is None else source.shape[dim]) - 1)
+        return result
+
+
 def _extreme(result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Found:
     """Read ``argmax(x, dim, keepdim)``, ``max(x, dim, keepdim)`` and ``median(x, dim, keepdim)``."""
     index = result if isinstance(result, torch.Tensor) else result[1]

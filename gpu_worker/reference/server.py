@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial, singledispatchmethod
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from gpu_worker.judge.room import Room
 from gpu_worker.messages import reference as messages
 from gpu_worker.messages.reference import Answer
 from gpu_worker.reference.reference import Chosen, Reference
+from gpu_worker.reference.selections import OrderedTies
 from gpu_worker.signature import NotPortable
 from gpu_worker.targets.base import AttachedArena, GraphUnavailable, JudgeDevice
 
@@ -100,6 +101,11 @@ class ReferenceServer:
             raise UnusableReference("no reference was loaded")
         return self._reference
 
+    @property
+    def _short(self) -> bool:
+        """True where float32 stood in for the last exact answer for lack of memory."""
+        return self.reference.exact and not self.reference.answered_exactly
+
     @singledispatchmethod
     def _reply(self, question: messages.Question) -> Answer:
         raise TypeError(f"no answer to {type(question).__name__}")
@@ -146,10 +152,12 @@ class ReferenceServer:
         if question.nudge:
             by, seed, largest = question.nudge, question.nudge_seed, question.nudge_of_largest
             moved = partial(nudge, relative=by, seed=seed, of_largest=largest)
-        outputs = self.reference.run_exact(self._given(question.given), in_pieces=question.again, change=moved)
+        with OrderedTies(last=question.ties == "last") if question.ties else nullcontext():
+            outputs = self.reference.run_exact(self._given(question.given), in_pieces=question.again, change=moved)
         if question.rounded:
             outputs = self.reference.rounded(outputs)
-        return messages.ExactTensors(results=self._deliver(outputs), exact=self.reference.answered_exactly)
+        exact = self.reference.answered_exactly
+        return messages.ExactTensors(results=self._deliver(outputs), exact=exact, short=self._short)
 
     @_reply.register
     def _run_selecting(self, question: messages.RunSelecting) -> messages.SelectedTensors:
@@ -268,6 +276,7 @@ class ReferenceServer:
                 for selection in selections
             ],
             exact=self.reference.answered_exactly,
+            short=self._short,
         )
 
     def _place(self) -> None:

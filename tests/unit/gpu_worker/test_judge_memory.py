@@ -235,6 +235,37 @@ def test_a_law_without_memory_is_left_out(served: Served, monkeypatch: pytest.Mo
     assert "law signed left out: there is too little memory for it" in admitted.notes
 
 
+def without_room_for_float64(served: Served, monkeypatch: pytest.MonkeyPatch, lowest: float) -> None:
+    """Let float64 find no memory for inputs that are below a number somewhere, nor for any piece of them."""
+    honest = served.server.reference._in_float64
+
+    def limited(tensors: Any, change: Any) -> Any:
+        if float(tensors[0].min()) < lowest:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return honest(tensors, change)
+
+    monkeypatch.setattr(served.server.reference, "_in_float64", limited)
+    monkeypatch.setattr(served.server.reference, "_in_pieces", lambda *_: None)
+
+
+def test_a_law_without_room_for_its_exact_answer_is_left_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's float32 answer stood in for it, silently, and the note said that the reference has none in float64."""
+    without_room_for_float64(served, monkeypatch, lowest=-1e-3)
+    admitted = admission_of(served, cases_of(served, 64))
+    assert "signed" not in [item.law for item in admitted.laws]
+    assert "law signed left out: there is too little memory for its answer in float64" in admitted.notes
+    assert served.link.exact, "memory may be there the next time"
+
+
+def test_where_the_problems_own_inputs_have_no_room_a_note_says_what_stands_in(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_room_for_float64(served, monkeypatch, lowest=1e9)
+    admitted = admission_of(served, cases_of(served, 64))
+    assert [item.law for item in admitted.laws] == [laws.OWN]
+    assert any("PyTorch's float32 answer is the standard" in note for note in admitted.notes)
+
+
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
 def test_a_judge_that_lacks_memory_says_so_by_code(error: Exception) -> None:
     failure = main._too_large(error, judging=True)
