@@ -10,19 +10,30 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 
 from cupilot.domain.errors import Unavailable
 from cupilot.domain.model_call import Answer, BudgetScope, Call, CostBudgetReached
 from cupilot.storage.db.engine import Database
 from cupilot.storage.models import rates as llm_rates
-from cupilot.storage.models.calls import answer_call, begin_call, fail_call, reject_answer, stop_spending
-from cupilot.storage.queue.steps import Claim
+from cupilot.storage.models.calls import (
+    CancelRequested,
+    answer_call,
+    begin_call,
+    fail_call,
+    reject_answer,
+    stop_spending,
+)
+from cupilot.storage.queue.steps import Claim, still_wanted
+from workers.devices import StepCancelled
 
 logger = logging.getLogger(__name__)
 
 STORE_SECONDS = 600.0
 """Time for which storing a paid answer is retried while the database is away."""
 STORE_RETRY_SECONDS = 1.0
+LOOK_SECONDS = 2.0
+"""Interval, while a call waits, between looks whether its step is still wanted."""
 
 
 class StepLedger:
@@ -37,10 +48,15 @@ class StepLedger:
         meanwhile never writes into the other's record."""
 
     def begin(self, call: Call) -> Answer | None:
-        """Record the call; return its answer instead where it is known."""
+        """Record the call; return its answer instead where it is known.
+
+        Raises :class:`workers.devices.StepCancelled` where the job is being cancelled.
+        """
         try:
             with self._database.transaction() as session:
                 begun = begin_call(session, self._claim, call)
+        except CancelRequested as error:
+            raise StepCancelled(str(error)) from error
         except CostBudgetReached as error:
             if error.scope is not BudgetScope.CALL:
                 with self._database.transaction() as session:
@@ -73,6 +89,16 @@ class StepLedger:
         """Record what was wrong with the answer."""
         with self._database.transaction() as session:
             reject_answer(session, self._records[call.purpose], complaint)
+
+    def pause(self, seconds: float) -> None:
+        """Wait; raise :class:`workers.devices.StepCancelled` where the claim is lost or the job cancelled meanwhile."""
+        while seconds > 0:
+            slept = min(seconds, LOOK_SECONDS)
+            self._sleep(slept)
+            seconds -= slept
+            with suppress(Unavailable), self._database.transaction() as session:
+                if not still_wanted(session, self._claim):
+                    raise StepCancelled("nobody waits for this step's model call any more")
 
 
 class SharedLimits:

@@ -6,7 +6,6 @@ the ledger and the rate limits are given to it, so that nothing here knows HTTP 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import SystemRandom
@@ -79,12 +78,12 @@ class Gateway:
         ledger: Ledger,
         limits: Limits | None = None,
         *,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] | None = None,
     ) -> None:
         self._models = models
         self._ledger = ledger
         self._limits = limits or NoLimits()
-        self._sleep = sleep
+        self._sleep = sleep or ledger.pause
 
     def ask(self, question: Question, parse: Callable[[str], T]) -> T:
         """Return the parsed answer, after one repair turn if need be.
@@ -129,6 +128,7 @@ class Gateway:
             prompt_hash=question.prompt_hash,
             messages=tuple(messages),
             parameters=parameters(model, json_answer=question.json_answer, seed=question.seed, tools=question.tools),
+            seed=question.seed,
             worst_cost_usd=price(model, count_tokens(messages), answer_tokens(model)),
         )
         lost = 0

@@ -6,6 +6,7 @@ implementations for one process; the workers keep theirs in Postgres.
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
 from cupilot.domain.model_call import Answer, Call, CostBudgetReached
@@ -31,6 +32,10 @@ class Ledger(Protocol):
 
     def rejected(self, call: Call, complaint: str) -> None:
         """Record that the answer could not be used, and why."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Wait before the next call, as long as anybody still wants the step."""
         ...
 
 
@@ -105,3 +110,7 @@ class MemoryLedger:
     def rejected(self, call: Call, complaint: str) -> None:  # noqa: ARG002
         """See :meth:`Ledger.rejected`."""
         self.complaints.append(complaint)
+
+    def pause(self, seconds: float) -> None:
+        """See :meth:`Ledger.pause`."""
+        time.sleep(seconds)

@@ -33,13 +33,16 @@ class Call(Value):
     """In the form of OpenAI's chat completions: ``role`` and ``content``; in conversations with tools ``tool_calls`` of
     an assistant's turn and ``tool_call_id`` of a result."""
     parameters: dict[str, JsonValue] = {}
-    """Further parameters that decide the answer: seed, temperature, endpoint, tools; no key."""
+    """Further parameters that decide the answer, as they are sent: seed, temperature, endpoint, tools; no key."""
+    seed: int | None = None
+    """Seed of the question, also where the model is not sent it: each seed is a sample of its own."""
     worst_cost_usd: float
     """Upper bound of the call's cost: counted against budgets until the true cost is known."""
 
     def request_hash(self) -> str:
-        """Return the key by which an answer is found again: the hash of model, messages and parameters."""
-        return digest([self.model, list(self.messages), self.parameters])
+        """Return the key by which an answer is found again: the hash of model, messages, parameters and seed."""
+        seed: dict[str, JsonValue] = {} if self.seed is None else {"seed": self.seed}
+        return digest([self.model, list(self.messages), self.parameters | seed])
 
 
 class Answer(Value):

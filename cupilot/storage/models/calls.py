@@ -24,6 +24,10 @@ from cupilot.storage.models.money import check_budgets, warn_of_budgets
 from cupilot.storage.queue.steps import Claim, lock_claimed
 
 
+class CancelRequested(Exception):
+    """The job is being cancelled: no further call of it is paid."""
+
+
 @dataclass(frozen=True)
 class RecordedCall:
     """Recorded call."""
@@ -39,10 +43,12 @@ def begin_call(session: Session, claim: Claim, call: Call) -> RecordedCall:
     A step's earlier attempt asked for the same purpose, if perhaps in other words (what the job has tried meanwhile is
     part of some prompts): its answer is paid for, so it stands. Where the job allows it, so does the answer to an equal
     call of another step or job of the team, which costs nothing. Raises
-    :class:`cupilot.domain.model_call.CostBudgetReached`, and :class:`cupilot.storage.db.transitions.Stale` where the
-    claim is lost: a worker that came too late must not pay.
+    :class:`cupilot.domain.model_call.CostBudgetReached`, :class:`CancelRequested`, and
+    :class:`cupilot.storage.db.transitions.Stale` where the claim is lost: a worker that came too late must not pay.
     """
     job, _ = lock_claimed(session, claim)
+    if job.cancel_requested_at is not None:
+        raise CancelRequested(f"job {job.id} is being cancelled")
     # This step runs here, so whoever began a call of it before is gone.
     lose_open_calls(session, job, [claim.step_id])
     rows = _rows(session, claim, call)

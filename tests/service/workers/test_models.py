@@ -6,6 +6,7 @@ import json
 import re
 import uuid
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,11 +23,13 @@ from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.jobs import Event
 from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.queue.cluster import register_worker
-from cupilot.storage.queue.steps import MODELS_QUEUE
+from cupilot.storage.queue.steps import MODELS_QUEUE, claim_step
 from tests.scripted_model import Reply, Script, ScriptedModel
 from tests.service.doubles import preparation
 from tests.service.rig import Message, Rig, job_spec
+from workers.devices import StepCancelled
 from workers.ledger import StepLedger
 
 pytestmark = [
@@ -217,6 +220,40 @@ def test_a_job_whose_money_pays_for_no_further_call_ends_as_exhausted_and_warns_
         assert [data["budget"] for data in rig.told(job_id, "budget.reached")] == ["cost_budget"]
         assert [data["share"] for data in rig.told(job_id, "budget.warned")][:1] == [0.5]
         assert job.cost_usd == pytest.approx(0.0091 * len(server.paid))
+
+
+@pytest.mark.parametrize("reply", [Reply(text="no strategies"), Reply(status=503)], ids=["repair", "retry"])
+def test_a_cancelled_job_pays_no_further_call(database: Database, settings: Settings, reply: Reply) -> None:
+    def cancelling(_request: dict[str, Any]) -> Reply:
+        with database.transaction() as session:
+            request_cancel(session, rig.job(job_id).team_id, job_id)
+        return reply
+
+    with ScriptedModel(cancelling) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM)
+        rig.run()
+        assert len(server.requests) == 1
+        assert rig.job(job_id).state is JobState.CANCELLED
+
+
+def test_a_wait_for_the_provider_ends_with_the_job(database: Database, settings: Settings) -> None:
+    with ScriptedModel(competent) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM)
+        message = rig.run_until(job_id, "initialise/0")
+        with database.transaction() as session:
+            claim = claim_step(session, uuid.UUID(message[1][0]), message[1][1], "w", timedelta(minutes=5))
+        assert claim is not None
+        slept: list[float] = []
+        ledger = StepLedger(database, claim, sleep=slept.append)
+        ledger.pause(3.0)
+        assert sum(slept) == 3.0
+        with database.transaction() as session:
+            request_cancel(session, rig.job(job_id).team_id, job_id)
+        with pytest.raises(StepCancelled):
+            ledger.pause(600.0)
+        assert sum(slept) < 10
 
 
 def test_a_call_that_is_too_dear_is_refused_alone(database: Database, settings: Settings) -> None:

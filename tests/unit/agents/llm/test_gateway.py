@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -236,6 +237,15 @@ def test_what_a_server_refuses_is_left_out() -> None:
         setup = Setup(model, omit=("seed", "response_format"), headers={"x-project": "kernels"})
         assert setup.gateway.ask(question(), parse) == 42
         assert {"seed", "response_format"}.isdisjoint(model.requests[0])
+
+
+def test_a_seed_that_is_not_sent_is_a_sample_of_its_own_all_the_same() -> None:
+    with ScriptedModel([GOOD]) as model:
+        setup = Setup(model, omit=("seed",))
+        for seed in (1, 2, 1):
+            assert setup.gateway.ask(replace(question(), seed=seed), parse) == 42
+        assert len(model.paid) == 2
+        assert all("seed" not in request for request in model.requests)
 
 
 def test_an_answer_that_went_into_thoughts_is_explained() -> None:
