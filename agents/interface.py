@@ -177,6 +177,8 @@ class Work(Value):
     """Kernels measured so far, oldest first."""
     examples: tuple[Example, ...] = ()
     """Kernels of similar problems."""
+    repeats: int = 0
+    """Kernels of the last turns that were not measured, because the job already had them."""
 
     @property
     def fastest(self) -> Attempt | None:

@@ -29,6 +29,8 @@ class Proposed:
     notes: Notes
     limits: AgentLimits | None = None
     """Budget of a candidate that is worked on with tools, where the method has such."""
+    repeats: int = 0
+    """See :class:`cupilot.domain.evolution.pipeline.Next`."""
 
 
 class CandidateReader(Protocol):
@@ -45,10 +47,10 @@ class CandidateReader(Protocol):
         """Return the measured kernel that the candidate is, as it was written, without name and insight."""
 
     def trials(self) -> list[Attempt]:
-        """Return the measured kernels, oldest first, each with the note on what a repair changed.
+        """Return the measured kernels, oldest first, each with its strategy and the note on what a repair changed."""
 
-        Of a candidate that has none yet, its fitter parent's.
-        """
+    def parent_trials(self) -> list[Attempt]:
+        """Return the same of the fitter parent."""
 
     def lineage(self, limit: int) -> list[Attempt]:
         """Return the trials of the ``limit`` youngest ancestors, the oldest ancestor first."""
@@ -82,6 +84,8 @@ class Settled:
     kernel: Kernel | None = None
     repair: str | None = None
     """Changes of the Revisor in the kernel; None for a kernel that is no revision."""
+    kernel_notes: Mapping[str, Any] = field(default_factory=dict)
+    """Changed notes that hold once this kernel is the candidate's, as does ``strategy``."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """Changed fields of :class:`cupilot.domain.evolution.notes.Notes`."""
     alignment: Alignment | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 from agents.interface import (
     AgentError,
@@ -187,14 +187,14 @@ class Act:
         proposed = candidate.proposed
         assert proposed.limits is not None
         parents = candidate.parents()
-        trials = candidate.trials() if proposed.notes.book.tool_calls else []
-        if trials:
-            trials[0] = trials[0].model_copy(update={"insight": proposed.notes.insight})
+        # The rationale of what a freely written kernel shows is its writer's insight.
+        trials = [trial.model_copy(update={"insight": trial.strategy.rationale}) for trial in candidate.trials()]
         work = Work(
             limits=proposed.limits,
             book=proposed.notes.book,
             parent=parents[0] if parents else None,
             trials=tuple(trials),
+            repeats=proposed.repeats,
         )
         return cls(work)
 
@@ -212,16 +212,16 @@ class Act:
         if agents.agent is None:
             raise AgentError("these agents cannot work with tools", hint="use agents of kind llm or hybrid")
         turn = agents.agent.act(briefing, self.work, seed)
-        draft, notes = turn.draft, dict[str, Any](book=turn.book)
+        draft, notes = turn.draft, {"book": turn.book}
         if draft is None:
             return Settled(AgentFailed(turn.reason), notes=notes)
-        repair = draft.insight if self.work.trials else None
-        if not self.work.trials:
-            notes |= {"name": draft.name, "insight": draft.insight}
-        if self.work.fastest is not None:  # the candidate stays what it is, unless this one is faster
-            return Settled(kernel=draft.kernel, repair=repair, notes=notes)
         return Settled(
-            kernel=draft.kernel, strategy=draft.strategy, origin=StrategyOrigin.CODE, repair=repair, notes=notes
+            kernel=draft.kernel,
+            strategy=draft.strategy,
+            origin=StrategyOrigin.CODE,
+            repair=draft.insight if self.work.trials else None,
+            notes=notes,
+            kernel_notes={"name": draft.name, "insight": draft.insight},
         )
 
 
@@ -241,7 +241,8 @@ class Revise:
     @classmethod
     def read(cls, candidate: CandidateReader) -> Self:
         """See :class:`AgentStage`."""
-        return cls(candidate.proposed.operator, candidate.trials(), candidate.lineage(MAX_ANCESTORS))
+        history = candidate.trials() or candidate.parent_trials()
+        return cls(candidate.proposed.operator, history, candidate.lineage(MAX_ANCESTORS))
 
     def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
         """See :class:`AgentStage`."""

@@ -23,6 +23,10 @@ MAX_SILENT = 3
 """Answers of a turn without a usable call of a tool, after which the model is given up."""
 BUDGET = "agent_budget"
 """Reason of an end: the candidate's budget is spent."""
+_REPEATED = (
+    "\nThe kernel of your last turn was not measured: this job already has it from another candidate ({count} in a row"
+    " by now). Write one that differs in what it does.\n"
+)
 _NUDGE = "Go on by calling a tool: `measure` with a kernel, or `finish`."
 
 
@@ -114,6 +118,7 @@ def _values(briefing: Briefing, work: Work) -> dict[str, str]:
         "parent": candidates.parent(briefing, work.parent) if work.parent else "Nothing: write the first kernel.",
         "trials": "\n".join(lines) or "Nothing yet.",
         "note": prompt.data("note", work.book.note) if work.book.note else "None.",
+        "repeats": _REPEATED.format(count=work.repeats) if work.repeats else "",
         "left": _left(work),
     }
 

@@ -18,6 +18,7 @@ from agents.llm.gateway import AnswerError
 from agents.llm.patch import is_patch, patched
 from agents.llm.revisor import report
 from cupilot.domain.evolution.notes import MAX_INSIGHT
+from cupilot.domain.evolution.novelty import kernel_key
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.technique import catalogue
 
@@ -90,8 +91,11 @@ def measure(desk: Desk, arguments: _Measure) -> Ended:
     """Have a kernel built, checked and timed on the device. Ends your turn."""
     kernel = _kernel(desk, arguments)
     for number, trial in enumerate(desk.work.trials, 1):
-        if trial.kernel == kernel:
+        if trial.kernel is not None and kernel_key(trial.kernel) == kernel_key(kernel):
             raise AnswerError(f"this is the kernel of measurement {number}; see its details instead")
+    begun = desk.work.parent
+    if begun and begun.kernel and begun.evaluation and kernel_key(begun.kernel) == kernel_key(kernel):
+        raise AnswerError("this is the kernel that you begin from, which was measured; write another one")
     insight = arguments.why[:MAX_INSIGHT]
     draft = Draft(kernel=kernel, strategy=seen(kernel, insight), name=arguments.name[:200], insight=insight)
     return Ended(draft, note=arguments.note[:MAX_INSIGHT])

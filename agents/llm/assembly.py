@@ -18,8 +18,11 @@ from agents.interface import (
     Conversion,
     Draft,
     InitialStrategy,
+    KernelAgent,
     KernelEngineer,
     Revision,
+    Turn,
+    Work,
     WriteInput,
 )
 from agents.llm.agent import LlmAgent
@@ -60,13 +63,14 @@ def hybrid(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> 
     model = llm(models, ledger, limits)
     rules = playbook()
     assert model.engineer is not None
+    assert model.agent is not None
     return Agents(
         prophet=model.prophet,
         manager=_HybridManager(rules, model),
         translator=_HybridTranslator(rules, model),
         revisor=model.revisor,
         engineer=_HybridEngineer(rules, model.engineer),
-        agent=model.agent,
+        agent=_HybridAgent(rules, model.agent),
     )
 
 
@@ -192,3 +196,24 @@ class _HybridEngineer:
         except AgentError:
             return []
         return [strategy.strategy for strategy in initial]
+
+
+class _HybridAgent:
+    """A model works with tools; where it would begin from nothing, it begins from a template, as far as those go."""
+
+    def __init__(self, rules: Agents, model: KernelAgent) -> None:
+        self._rules = rules
+        self._model = model
+
+    def act(self, briefing: Briefing, work: Work, seed: int) -> Turn:
+        """Let the model act, from a template that nobody has measured where there is no parent."""
+        begun = work.parent or self._template(briefing, seed)
+        return self._model.act(briefing, work.model_copy(update={"parent": begun}), seed)
+
+    def _template(self, briefing: Briefing, seed: int) -> Attempt | None:
+        try:
+            (first, *_) = self._rules.manager.initial_strategies(briefing, (), 1, 0)
+            kernel = self._rules.translator.translate(briefing, first.strategy, (), seed)
+        except AgentError:
+            return None
+        return Attempt(strategy=first.strategy, kernel=kernel)

@@ -7,8 +7,9 @@ The job is locked throughout; whoever counts a generation's last candidate down 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 from sqlalchemy.orm import Session
 
@@ -124,18 +125,48 @@ def begin_import(session: Session, job: Job, kernel_hash: str) -> None:
     begin_stage(session, job, candidate, Next(Stage.EVALUATE))
 
 
+@dataclass(frozen=True)
+class Challenger:
+    """A stored kernel that becomes its candidate's if it proves faster than the candidate's own."""
+
+    kernel: str
+    strategy: uuid.UUID
+    """Row of the strategy that it follows or shows."""
+    notes: Mapping[str, str]
+    """Notes that come with it."""
+
+    @property
+    def payload(self) -> dict[str, object]:
+        """Return the payload of its evaluation, from which :meth:`of` reads it."""
+        return {"strategy": str(self.strategy), "kernel": self.kernel, "notes": dict(self.notes)}
+
+    @classmethod
+    def of(cls, step: Step) -> Self:
+        """Return the kernel that a step measures to see whether it is faster than its candidate's own."""
+        payload = step.payload
+        return cls(payload["kernel"], uuid.UUID(payload["strategy"]), payload.get("notes", {}))
+
+
 def advance(
-    session: Session, job: Job, candidate: Candidate, done: Next, outcome: Outcome, *, kernel: str | None = None
+    session: Session,
+    job: Job,
+    candidate: Candidate,
+    done: Next,
+    outcome: Outcome,
+    *,
+    challenger: Challenger | None = None,
 ) -> None:
-    """Queue the candidate's next stage, or end it; ``kernel`` is one to evaluate that is not the candidate's yet."""
+    """Queue the candidate's next stage, which evaluates the challenger where there is one, or end it."""
     step = following(pipeline_of(job, candidate.operator), done, outcome)
     if isinstance(step, Next):
-        begin_stage(session, job, candidate, step, kernel)
+        begin_stage(session, job, candidate, step, challenger)
     else:
         end_candidate(session, job, candidate, step)
 
 
-def begin_stage(session: Session, job: Job, candidate: Candidate, stage: Next, kernel: str | None = None) -> None:
+def begin_stage(
+    session: Session, job: Job, candidate: Candidate, stage: Next, challenger: Challenger | None = None
+) -> None:
     """Queue a stage of a candidate, or end the candidate where a budget forbids it; it only stops improving one."""
     reached = _forbids(session, job, stage)
     if reached is not None and _improves(stage):
@@ -149,12 +180,13 @@ def begin_stage(session: Session, job: Job, candidate: Candidate, stage: Next, k
     if forbidden(session, job, candidate, stage.stage):
         end_candidate(session, job, candidate, End(Ending.FAILED, "banned"))
         return
-    payload: dict[str, object] = {"round": stage.round, "improvements": stage.improvements}
+    payload: dict[str, object] = {"round": stage.round, "improvements": stage.improvements, "repeats": stage.repeats}
     queue = agents_queue(job)
     if stage.stage in (Stage.EVALUATE, Stage.CHECK):
         queue = device_queue(preparation_of(job).environment.device)
     if stage.stage is Stage.EVALUATE:
-        payload |= {"strategy": str(candidate.strategy_id), "kernel": kernel or candidate.kernel_hash}
+        own = {"strategy": str(candidate.strategy_id), "kernel": candidate.kernel_hash}
+        payload |= challenger.payload if challenger else own
     add_step(
         session,
         job,
@@ -235,7 +267,8 @@ def fail_step(session: Session, job: Job, step: Step, reason: str, message: str)
 
 def stage_of(step: Step | Claim) -> Next:
     """Return the stage of its candidate that a step is."""
-    return Next(Stage(step.kind.value), step.payload["round"], step.payload.get("improvements", 0))
+    payload = step.payload
+    return Next(Stage(step.kind.value), payload["round"], payload.get("improvements", 0), payload.get("repeats", 0))
 
 
 def _improves(stage: Next) -> bool:

@@ -25,10 +25,10 @@ from cupilot.domain.pool import Lesson
 from cupilot.domain.states import EvaluationPurpose, StepKind, StrategyOrigin
 from cupilot.domain.strategy import Strategy
 from cupilot.domain.technique import catalogue
-from cupilot.jobs.flow import advance, config_of, stage_of
+from cupilot.jobs.flow import Challenger, advance, config_of, stage_of
 from cupilot.jobs.learning import correct, learn
 from cupilot.jobs.remeasuring import measures_again
-from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job
+from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job, StrategyRow
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.experiments.experiments import pool_cutoff
 from cupilot.storage.jobs.evolving import (
@@ -50,7 +50,6 @@ from cupilot.storage.jobs.progress import (
     preparation_of,
     speed_of,
     strategies_of,
-    strategy_of,
 )
 from cupilot.storage.jobs.steering import banned_techniques
 from cupilot.storage.pool.lessons import lessons
@@ -117,7 +116,7 @@ def load_asked(session: Session, claim: Claim) -> AgentInput:
         preparation=preparation,
         briefing=Briefing.of(spec, preparation, banned=banned_techniques(session, job.id), learned=learned),
         seed=stage_seed(spec.seed, candidate.ordinal, stage),
-        view=STAGES[stage.stage].read(reader_of(session, candidate, spec.method)),
+        view=STAGES[stage.stage].read(reader_of(session, candidate, spec.method, stage)),
         pool_until=pool_cutoff(session, job),
         began=job.created_at,
     )
@@ -137,14 +136,14 @@ def ask_agents(step: AgentInput, tools: Tools, cancelled: Callable[[], bool]) ->
 
 def store_settled(session: Session, job: Job, step: Step, settled: Settled) -> None:
     """Store what was settled, unless the job has it already, and continue."""
-    candidate, outcome, kernel = candidate_of(session, step), settled.outcome, None
+    candidate, outcome, challenger = candidate_of(session, step), settled.outcome, None
     if settled.notes:
         add_notes(session, candidate, **settled.notes)
     if _is_duplicate(session, job, settled):
         outcome = Duplicate()
     else:
-        kernel = _store_parts(session, job, step, candidate, settled)
-    advance(session, job, candidate, stage_of(step), outcome, kernel=kernel)
+        challenger = _store_parts(session, job, step, candidate, settled)
+    advance(session, job, candidate, stage_of(step), outcome, challenger=challenger)
 
 
 def load_judged(session: Session, claim: Claim) -> JudgeInput:
@@ -172,8 +171,9 @@ def store_judgement(session: Session, job: Job, step: Step, judgement: Judgement
         add_notes(session, candidate, **judgement.notes)
     if evaluation is not None:
         improved = candidate.kernel_hash if stage_of(step).improvements else None
+        strategy = session.get_one(StrategyRow, UUID(step.payload["strategy"])).body
         row = _store_evaluation(session, job, step, candidate, evaluation)
-        learn(session, job, row, evaluation, strategy_of(session, candidate), improved=improved)
+        learn(session, job, row, evaluation, strategy, improved=improved)
     advance(session, job, candidate, stage_of(step), judgement.outcome)
 
 
@@ -186,8 +186,14 @@ def _store_evaluation(
         bounds = speed_bounds(evaluation, preparation_of(job))
         if bounds is None or bounds[0] <= speed_of(session, job, candidate)[0]:
             return store_evaluation(session, job, candidate, step, evaluation, purpose=purpose)
-        replace_kernel(session, candidate, step.payload["kernel"])
+        _replace_kernel(session, candidate, Challenger.of(step))
     return add_evaluation(session, job, candidate, step, evaluation, purpose=purpose, utilisation_weight=weight)
+
+
+def _replace_kernel(session: Session, candidate: Candidate, challenger: Challenger) -> None:
+    replace_kernel(session, candidate, challenger.kernel)
+    set_strategy(session, candidate, session.get_one(StrategyRow, challenger.strategy))
+    add_notes(session, candidate, **challenger.notes)
 
 
 ASKED = Handler(load_asked, ask_agents, store_settled)
@@ -203,20 +209,25 @@ def _is_duplicate(session: Session, job: Job, settled: Settled) -> bool:
     return strategy_key(settled.strategy, catalogue()) in tried
 
 
-def _store_parts(session: Session, job: Job, step: Step, candidate: Candidate, settled: Settled) -> str | None:
+def _store_parts(session: Session, job: Job, step: Step, candidate: Candidate, settled: Settled) -> Challenger | None:
     """Store what the candidate gets; return the kernel that it gets only if that proves faster than its own."""
     if settled.repair is not None:
         add_notes(session, candidate, repairs=(*notes_of(candidate).repairs, settled.repair))
+    strategy = candidate.strategy_id
     if settled.strategy is not None:
         assert settled.origin is not None
-        set_strategy(session, candidate, add_strategy(session, job, settled.strategy, settled.origin))
+        strategy = add_strategy(session, job, settled.strategy, settled.origin).id
         _enter(session, job, settled.strategy, settled.origin)
     if settled.alignment is not None:
         _set_alignment(session, job, candidate, settled.alignment)
+    if settled.kernel is not None and stage_of(step).improvements:
+        assert strategy is not None
+        return Challenger(store_kernel(session, settled.kernel), strategy, settled.kernel_notes)
+    if settled.strategy is not None:
+        set_strategy(session, candidate, session.get_one(StrategyRow, strategy))
     if settled.kernel is not None:
-        if stage_of(step).improvements:
-            return store_kernel(session, settled.kernel)
         set_kernel(session, candidate, settled.kernel, repair_round=step.payload["round"])
+        add_notes(session, candidate, **settled.kernel_notes)
     return None
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.orm import Session
 
 from cupilot.domain.evolution.methods import MethodConfig, agent_limits
+from cupilot.domain.evolution.pipeline import Next
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import JobSpec
 from cupilot.domain.standing import LearnedTechnique
@@ -65,7 +66,10 @@ class _Reader:
         )
 
     def trials(self) -> list[Attempt]:
-        return _trials(self.session, self.candidate) or _trials(self.session, self._parents()[0])
+        return _trials(self.session, self.candidate)
+
+    def parent_trials(self) -> list[Attempt]:
+        return _trials(self.session, self._parents()[0])
 
     def lineage(self, limit: int) -> list[Attempt]:
         ancestors = ancestors_of(self.session, self.candidate)[-limit:]
@@ -87,13 +91,14 @@ class _Reader:
         return parents_of(self.session, self.candidate)
 
 
-def reader_of(session: Session, candidate: Candidate, method: MethodConfig) -> CandidateReader:
-    """Return the candidate's reader for the stages that ask agents."""
+def reader_of(session: Session, candidate: Candidate, method: MethodConfig, stage: Next) -> CandidateReader:
+    """Return the candidate's reader for a stage that asks agents."""
     from agents.stage import Proposed
 
     generation = session.get_one(Generation, candidate.generation_id).number
     notes, limits = notes_of(candidate), agent_limits(method)
-    return _Reader(session, candidate, Proposed(method.name, candidate.operator, generation, notes, limits))
+    proposed = Proposed(method.name, candidate.operator, generation, notes, limits, stage.repeats)
+    return _Reader(session, candidate, proposed)
 
 
 def attempts_of(session: Session, ids: Sequence[str]) -> list[Attempt]:

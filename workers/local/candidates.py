@@ -62,6 +62,8 @@ class Candidate:
     standing: int = -1
     """Which of them it is: the last one, but for performance revisions that were no faster."""
     confirmation: Evaluation | None = None
+    challenger: Settled | None = None
+    """What the candidate gets where the kernel that is to be measured proves faster than its own."""
     alignment: Alignment | None = None
     end: End | None = None
     seconds: float = 0.0
@@ -116,6 +118,12 @@ class Candidate:
             name=self.notes.name,
             insight=self.notes.insight,
         )
+
+    def adopt(self, settled: Settled) -> None:
+        """Take the strategy and the notes that come with a kernel."""
+        if settled.strategy is not None:
+            self.strategies.append(settled.strategy)
+        self.note(**settled.kernel_notes)
 
     def note(self, **fields: Any) -> None:
         """Change fields of the notes."""
@@ -198,20 +206,21 @@ class Candidates:
             judgement = view.run(self.spec.problem, self.preparation, RetryingJudge(self.judge))
             return self._store_judgement(candidate, stage, judgement)
         seed = stage_seed(self.spec.seed, candidate.ordinal, stage)
-        agent_view = STAGES[stage.stage].read(_Reader(self, candidate))
-        return self._store_settled(candidate, run_stage(agent_view, lambda: self.agents, self.briefing, seed))
+        agent_view = STAGES[stage.stage].read(_Reader(self, candidate, stage))
+        return self._store_settled(candidate, stage, run_stage(agent_view, lambda: self.agents, self.briefing, seed))
 
-    def _store_settled(self, candidate: Candidate, settled: Settled) -> Outcome:
+    def _store_settled(self, candidate: Candidate, stage: Next, settled: Settled) -> Outcome:
         candidate.note(**settled.notes)
         if self.has(settled):
             return Duplicate()
         if settled.repair is not None:
             candidate.note(repairs=(*candidate.notes.repairs, settled.repair))
-        if settled.strategy is not None:
-            candidate.strategies.append(settled.strategy)
         if settled.kernel is not None:
             self.kernels.add(kernel_key(settled.kernel))
             candidate.written = settled.kernel
+            candidate.challenger = settled if stage.improvements else None
+        if candidate.challenger is None:
+            candidate.adopt(settled)
         if settled.alignment is not None:
             candidate.alignment = settled.alignment
             candidate.strategies.append(settled.alignment.strategy)
@@ -223,14 +232,18 @@ class Candidates:
         if judgement.evaluation is not None:
             assert candidate.strategy is not None
             notes, place = ("", *candidate.notes.repairs), len(candidate.history)
+            challenger = candidate.challenger
             attempt = Attempt(
-                strategy=candidate.strategy,
+                strategy=(challenger and challenger.strategy) or candidate.strategy,
                 kernel=candidate.written,
                 evaluation=judgement.evaluation,
                 insight=notes[place] if place < len(notes) else "",
             )
             if not stage.improvements or self._is_faster(judgement.evaluation, candidate.evaluation):
                 candidate.standing = place
+                if challenger is not None:
+                    candidate.adopt(challenger)
+            candidate.challenger = None
             candidate.history.append(attempt)
             self._learn(candidate, place)
         return judgement.outcome
@@ -244,7 +257,7 @@ class Candidates:
     def _learn(self, candidate: Candidate, place: int) -> None:
         """Tell the pool what one of the candidate's measurements taught."""
         evaluation = candidate.history[place].evaluation
-        assert candidate.strategy is not None
+        strategy = candidate.alignment.strategy if candidate.alignment else candidate.history[place].strategy
         assert evaluation is not None
         entry = entry_of(
             evaluation,
@@ -255,7 +268,7 @@ class Candidates:
             target=self.spec.target,
             device_class=self.preparation.environment.device.device_class,
             zone=self.preparation.placement.zone,
-            strategy=candidate.strategy,
+            strategy=strategy,
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         self.pool.add(entry)
@@ -267,12 +280,14 @@ class _Reader:
 
     candidates: Candidates
     candidate: Candidate
+    stage: Next
 
     @property
     def proposed(self) -> Proposed:
         candidate, method = self.candidate, self.candidates.spec.method
-        limits = agent_limits(method)
-        return Proposed(method.name, candidate.proposal.operator, candidate.generation, candidate.notes, limits)
+        limits, repeats = agent_limits(method), self.stage.repeats
+        operator, notes = candidate.proposal.operator, candidate.notes
+        return Proposed(method.name, operator, candidate.generation, notes, limits, repeats)
 
     def strategy(self) -> Strategy:
         assert self.candidate.strategy is not None
@@ -284,7 +299,10 @@ class _Reader:
         )
 
     def trials(self) -> list[Attempt]:
-        return list(self.candidate.history or self._parents()[0].history)
+        return list(self.candidate.history)
+
+    def parent_trials(self) -> list[Attempt]:
+        return list(self._parents()[0].history)
 
     def lineage(self, limit: int) -> list[Attempt]:
         return [trial for ancestor in self._ancestors()[-limit:] for trial in ancestor.history]

@@ -15,6 +15,8 @@ Between the evaluation of a kernel that counts and its alignment stand the perfo
 so often as the pipeline has rounds for. An improvement that is wrong or no faster is not mended: the candidate keeps
 the better kernel, and the next round begins from that.
 
+An agent with tools whose kernel the job already has acts once more in the same round; its own budget bounds that.
+
 Translate, revise, improve and align are cuPilot's Algorithm 1 (lines 3 to 7 for one individual); merge is its ablation;
 write, convert and check are EvoEngineer's and The AI CUDA Engineer's.
 
@@ -24,7 +26,7 @@ Workers and the local driver ask the same two functions: :func:`first` and :func
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from cupilot.domain.evaluation import FailureKind, Verdict
@@ -103,6 +105,8 @@ class Next:
     """Round it belongs to: 0 for the first kernel, n for the n-th revision and its evaluation."""
     improvements: int = 0
     """Number of those revisions, the last ones, that were for performance."""
+    repeats: int = 0
+    """Times that the stage was repeated within its round, because it came to a kernel that the job already has."""
 
     @property
     def repairs(self) -> int:
@@ -199,6 +203,8 @@ def following(pipeline: Pipeline, done: Next, outcome: Outcome) -> Next | End:
             return Next(Stage.CONVERT, done.round + 1) if again else End(Ending.FAILED, NOT_CONVERTED)
         case Done():
             return _after_agent(done)
+        case Duplicate() if done.stage is Stage.ACT:
+            return replace(done, repeats=done.repeats + 1)
         case Duplicate() | AgentFailed() if done.improvements and done.stage is not Stage.ALIGN:
             return _aligned(pipeline, done)
         case Duplicate():
@@ -209,7 +215,8 @@ def following(pipeline: Pipeline, done: Next, outcome: Outcome) -> Next | End:
 
 def step_key(ordinal: int, stage: Next) -> str:
     """Return the name of a candidate's stage within its job, e.g. ``c12/revise/1``: no two stages share one."""
-    return f"c{ordinal}/{stage.stage.value}/{stage.round}"
+    repeated = f"/{stage.repeats}" if stage.repeats else ""
+    return f"c{ordinal}/{stage.stage.value}/{stage.round}{repeated}"
 
 
 def _after_evaluation(pipeline: Pipeline, done: Next, judged: Judged) -> Next | End:

@@ -23,7 +23,8 @@ def derive(job_seed: int, *name: str | int) -> int:
 
 def stage_seed(job_seed: int, ordinal: int, stage: Next) -> int:
     """Return the seed of one stage of the candidate with this ordinal."""
-    return derive(job_seed, "candidate", ordinal, stage.stage.value, stage.round)
+    repeated = (stage.repeats,) if stage.repeats else ()
+    return derive(job_seed, "candidate", ordinal, stage.stage.value, stage.round, *repeated)
 
 
 def initialise_seed(job_seed: int, generation: int) -> int:

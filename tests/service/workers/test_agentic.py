@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from cupilot.domain.evaluation import Verdict
 from cupilot.domain.evolution.agentic import AgenticConfig
@@ -19,7 +20,9 @@ from cupilot.domain.job import AgentKind, Budgets
 from cupilot.domain.states import CandidateState, JobState, LlmCallState, StepKind
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.pool import PoolRow
 from cupilot.storage.jobs.call_views import call_view
+from cupilot.storage.jobs.progress import rounds_of, strategy_of
 from tests.scripted_model import Reply, ScriptedModel
 from tests.service.method_models import PLAN, competent, text_of
 from tests.service.rig import Rig
@@ -58,11 +61,34 @@ class Working:
         if measured == len(self.kernels):
             return _call("finish", why="done")
         source = f"{self.kernels[measured]} s{request['seed']}"
-        return _call("measure", source=source, plan=json.loads(PLAN), why=f"try {source}", note=f"saw {measured}")
+        named = {"why": f"try {source}", "note": f"saw {measured}", "name": f"number {measured}"}
+        return _call("measure", source=source, plan=json.loads(PLAN), **named)
 
 
 def _call(tool: str, **arguments: Any) -> Reply:
     return Reply(text=None, finish_reason="tool_calls", tool_calls=((tool, json.dumps(arguments)),))
+
+
+def _measure(source: str) -> Reply:
+    return _call("measure", source=source, plan=json.loads(PLAN), why=f"try {source}")
+
+
+class _Stubborn:
+    """A model that begins with the first kernel whatever its seed, and goes to the next where that is refused."""
+
+    def __init__(self, *kernels: str) -> None:
+        self.kernels = kernels
+
+    def __call__(self, request: dict[str, Any]) -> Reply:
+        if "tools" not in request:
+            return competent(request)
+        text = text_of(request)
+        measured = text.split("# What you have measured so far")[1].count("Verdict ")
+        if measured == 2:
+            return _call("finish", why="done")
+        if "already has it from another candidate" in text:
+            return _measure(f"{self.kernels[measured]} s{request['seed']}")
+        return _measure(self.kernels[measured])
 
 
 def speeds(rig: Rig, job_id: uuid.UUID) -> Sequence[float | None]:
@@ -95,6 +121,49 @@ def test_turns_and_measurements_alternate_until_the_agent_finishes(database: Dat
         assert [tool.name for tool in view.tool_calls] == ["measure"]
         assert [turn.role for turn in view.messages] == ["system", "user", "assistant", "tool"]
         assert view.messages[2].tool_calls[0].name == "techniques"
+
+
+def test_each_measured_kernel_carries_what_its_own_source_shows(database: Database, settings: Settings) -> None:
+    sources = ("t1\n#pragma omp parallel for", "t3\n#pragma omp simd", "t2 __builtin_prefetch")
+    with ScriptedModel(Working(*sources)) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM, method=METHOD)
+        rig.run()
+    (candidate,) = rig.candidates(job_id)
+    assert candidate.speedup == pytest.approx(1.3)
+    with database.transaction() as session:
+        shown = [(trial.strategy.ids(), trial.strategy.rationale[:6]) for trial in rounds_of(session, candidate)]
+        assert shown == [(("threads",), "try t1"), (("simd",), "try t3"), (("prefetch",), "try t2")]
+        assert strategy_of(session, candidate).ids() == ("simd",)
+        entries = session.scalars(select(PoolRow.body)).all()
+        learned = sorted((entry.speedup, *entry.strategy.ids()) for entry in entries)
+        assert [names for _, *names in learned] == [["threads"], ["prefetch"], ["simd"]]
+    assert candidate.notes.insight.startswith("try t3")
+    assert candidate.notes.name == "number 1"
+
+
+def test_a_kernel_that_another_candidate_has_ends_no_work(database: Database, settings: Settings) -> None:
+    twins = METHOD.model_copy(update={"agents": 2})
+    with ScriptedModel(_Stubborn("t1", "t2", "t3")) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM, method=twins)
+        rig.run()
+        prompts = [text_of(request) for request in server.requests if "tools" in request]
+    assert rig.job(job_id).state is JobState.SUCCEEDED
+    assert {candidate.state for candidate in rig.candidates(job_id)} == {CandidateState.EVALUATED}
+    assert sum("already has it from another candidate" in prompt for prompt in prompts) > 0
+    assert kinds(rig, job_id)[StepKind.EVALUATE] == 4
+
+
+def test_an_agent_that_only_repeats_others_ends_with_its_budget(database: Database, settings: Settings) -> None:
+    twins = METHOD.model_copy(update={"agents": 2, "tool_calls": 6})
+    with ScriptedModel([_measure("t1")]) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM, method=twins)
+        rig.run()
+    assert rig.job(job_id).state is JobState.SUCCEEDED
+    ends = {(candidate.state, candidate.reason) for candidate in rig.candidates(job_id)}
+    assert (CandidateState.FAILED, "agent_budget") in ends
 
 
 @pytest.mark.parametrize("worse", ["t0", "wrong1", "cheat", "broken"])

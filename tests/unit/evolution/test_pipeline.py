@@ -28,6 +28,7 @@ from cupilot.domain.evolution.pipeline import (
 )
 from cupilot.domain.evolution.population import Operator
 from cupilot.domain.evolution.sce import Sce, SceConfig
+from cupilot.domain.evolution.seeds import stage_seed
 from cupilot.domain.states import CandidateState, StepKind
 
 CONFIG = SceConfig(repair_rounds=2, performance_rounds=0)
@@ -242,3 +243,15 @@ def test_work_with_tools_mends_and_improves_by_the_same_stage() -> None:
     assert following(pipeline, Next(Stage.EVALUATE), TOO_FAST) == End(Ending.EVALUATED)
     assert following(pipeline, mending, AgentFailed("finished")) == End(Ending.EVALUATED, "finished")
     assert following(pipeline, acted, AgentFailed("agent_budget")) == End(Ending.FAILED, "agent_budget")
+
+
+def test_an_agent_whose_kernel_the_job_has_acts_again_in_the_same_round() -> None:
+    pipeline = agentic_pipeline(AgentLimits(measurements=3), alignment=False)
+    again = following(pipeline, Next(Stage.ACT, 2, 1), Duplicate())
+    assert again == Next(Stage.ACT, 2, 1, repeats=1)
+    assert isinstance(again, Next)
+    assert step_key(3, again) == "c3/act/2/1"
+    assert stage_seed(1, 3, again) != stage_seed(1, 3, Next(Stage.ACT, 2, 1))
+    assert following(pipeline, again, Done()) == Next(Stage.EVALUATE, 2, 1)
+    ended = following(pipeline, Next(Stage.ACT, repeats=1), AgentFailed("agent_budget"))
+    assert ended == End(Ending.FAILED, "agent_budget")

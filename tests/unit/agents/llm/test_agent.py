@@ -10,6 +10,7 @@ import pytest
 from agents.interface import AgentError, Attempt, Briefing, Turn, Work
 from agents.llm.agent import BUDGET, LlmAgent
 from agents.llm.agent_tools import FINISHED
+from agents.llm.assembly import hybrid
 from agents.llm.gateway import BadModelAnswer, Gateway, ModelUnavailable
 from agents.llm.ledger import MemoryLedger
 from agents.llm.models import Model, RoleModels
@@ -121,6 +122,36 @@ def test_a_measured_kernel_is_told_of_patched_and_not_measured_again(briefing: B
     assert turn.draft is not None
     assert "out[0] = x[1];" in turn.draft.kernel.source
     assert turn.draft.kernel.plan == wrong.kernel.plan if wrong.kernel else False
+
+
+@pytest.mark.parametrize("where", ["trials", "parent"])
+def test_a_measured_kernel_in_other_words_is_not_measured_again(briefing: Briefing, where: str) -> None:
+    known = {"trials": (measured(),)} if where == "trials" else {"parent": measured()}
+    script = [
+        call("measure", source=SOURCE + "// the same\n", plan=PLAN, why="x"),
+        call("measure", source=SOURCE.replace("x[0]", "x[1]"), plan=PLAN, why="x"),
+    ]
+    with ScriptedModel(script) as model:
+        assert act(model, briefing, **known).draft is not None
+        assert "this is the kernel" in results(model, 1)[0]
+
+
+def test_hybrid_agents_begin_from_a_template_that_they_may_have_measured(briefing: Briefing) -> None:
+    def take_it(request: dict[str, Any]) -> Reply:
+        return call("measure", patch="", base=0, why="as it is", source=source_of(request))
+
+    def source_of(request: dict[str, Any]) -> str:
+        begun = request["messages"][1]["content"].split("# What you begin from")[1]
+        return str(begun.split('<data name="kernel">\n')[1].split("</data>")[0])
+
+    with ScriptedModel(take_it) as model:
+        models = RoleModels(default=(Model(name="openai/scripted", api_base=model.api_base),))
+        agent = hybrid(models, MemoryLedger()).agent
+        assert agent is not None
+        turn = agent.act(briefing, Work(limits=AgentLimits(), book=AgentBook()), seed=1)
+        assert "Not measured." in model.requests[0]["messages"][1]["content"]
+    assert turn.draft is not None
+    assert "#pragma omp" in turn.draft.kernel.source
 
 
 def test_the_agent_ends_when_it_says_so(briefing: Briefing) -> None:
