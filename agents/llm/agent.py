@@ -7,17 +7,17 @@ note: a prompt stays bounded however long the work lasts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 
 from pydantic import JsonValue
 
 from agents.interface import AgentError, Agents, Briefing, Turn, Work
-from agents.llm import candidates, prompt
+from agents.llm import answers, candidates, prompt
 from agents.llm.agent_tools import Desk, Ended, outcome_of, run_tool, specifications
 from agents.llm.gateway import AnswerError, BadModelAnswer, Gateway, Question
 from agents.llm.models import AgentRole
 from cupilot.domain.evolution.notes import AgentBook
-from cupilot.domain.model_call import Answer, ToolCall
+from cupilot.domain.model_call import Answer
 
 MAX_SILENT = 3
 """Answers of a turn without a usable call of a tool, after which the model is given up."""
@@ -49,7 +49,7 @@ class LlmAgent:
             answer = self._gateway.turn(question)
             book = _charged(book, answer)
             conversation.append(_said(answer))
-            ended, useful, results = _used(desk, answer.tool_calls)
+            ended, useful, results = _used(desk, answer)
             if ended is not None:
                 return _turn(ended, book)
             silent = 0 if useful else silent + 1
@@ -79,23 +79,32 @@ def _said(answer: Answer) -> dict[str, JsonValue]:
     said: dict[str, JsonValue] = {"role": "assistant", "content": answer.text}
     if answer.tool_calls:
         said["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _echoed(call.arguments)}}
             for call in answer.tool_calls
         ]
     return said
 
 
-def _used(desk: Desk, calls: Sequence[ToolCall]) -> tuple[Ended | None, bool, list[dict[str, JsonValue]]]:
+def _echoed(arguments: str) -> str:
+    """Return a call's arguments as they are shown back, always a JSON object: providers' clients parse them again."""
+    try:
+        return json.dumps(answers.json_object(arguments or "{}"))
+    except AnswerError:
+        return "{}"
+
+
+def _used(desk: Desk, answer: Answer) -> tuple[Ended | None, bool, list[dict[str, JsonValue]]]:
     """Run the tools that an answer calls, in order, up to one that ends the turn; return that, whether any could be
     used, and the results."""
     results: list[dict[str, JsonValue]] = []
     useful = False
-    for call in calls:
+    for call in answer.tool_calls:
         try:
             result = run_tool(desk, call.name, call.arguments)
             useful = True
         except (AnswerError, AgentError) as complaint:
-            result = f"That call cannot be used: {complaint}"
+            cut = " (the answer was cut off at the token limit: be shorter)" if answer.finish_reason == "length" else ""
+            result = f"That call cannot be used: {complaint}{cut}"
         if isinstance(result, Ended):
             return result, True, results
         results.append({"role": "tool", "tool_call_id": call.id, "content": result})

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agents.interface import Briefing
+from agents.llm.fences import Block, blocks
 from agents.llm.gateway import AnswerError
 from agents.llm.patch import is_patch, patched
 from agents.playbook.evidence import visible
@@ -20,13 +22,24 @@ from cupilot.domain.kernel import Kernel, resolve
 from cupilot.domain.problem import Target
 from cupilot.domain.strategy import Strategy, problems_with, shortened_meaning
 from cupilot.domain.technique import Catalogue
+from cupilot.domain.value import storable
 
 M = TypeVar("M", bound=BaseModel)
 
-_FENCE = re.compile(r"```[ \t]*([A-Za-z+#]*)[^\n]*\n(.*?)```", re.DOTALL)
-_LAST_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)
+_STRING = r'(?P<string>"(?:[^"\\]|\\.)*+(?:"|\Z))'
+_FOREIGN = re.compile(
+    _STRING
+    + r"|(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))|(?P<word>\b(?:True|False|None)\b)|(?P<blank>[\u00a0\u202f\ufeff])",
+    re.DOTALL,
+)
+"""A string, or what JSON has not but models write: comments, Python's words, blanks of typesetters."""
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+_LAST_COMMA = re.compile(_STRING + r"|,(?=\s*[}\]])", re.DOTALL)
 """A string, or a comma before a closing bracket."""
-_CODE = {Target.CUDA: ("cuda", "cu", "cpp", "c++", "c"), Target.CPU: ("cpp", "c++", "c", "cc")}
+_JSON = ("json", "jsonc", "json5")
+_CPP = ("cpp", "c++", "c", "cc", "cxx", "hpp", "h")
+_CODE = {Target.CUDA: ("cuda", "cu", "cuh", *_CPP), Target.CPU: _CPP}
+_HEADER = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"problem\.h"', re.MULTILINE)
 
 
 class StrategyList(BaseModel):
@@ -38,16 +51,19 @@ class StrategyList(BaseModel):
 
 def json_object(text: str) -> dict[str, Any]:
     """Return the JSON object in an answer: the whole text, the last fenced block that has one, or what stands between
-    the outer braces. Line breaks in strings and commas before a closing bracket are accepted.
+    the outer braces. Line breaks in strings, comments, commas before a closing bracket and Python's words are accepted.
     """
-    fenced = [body for language, body in _FENCE.findall(text) if language.lower() in ("json", "")][::-1]
-    start, end = text.find("{"), text.rfind("}")
-    outer = [text[start : end + 1]] if 0 <= start < end else []
+    fenced = [block for block in blocks(text) if block.language in ("", *_JSON)][::-1]
+    around = text
+    if fenced and not fenced[0].closed and "{" in fenced[0].body:  # a draft before it is not the answer
+        fenced, around = fenced[:1], fenced[0].body
+    start, end = around.find("{"), around.rfind("}")
+    outer = [around[start : end + 1]] if 0 <= start < end else []
     complaint = "there is no JSON object in it"
-    for candidate in [text, *fenced, *outer]:
+    for candidate in [text, *(block.body for block in fenced), *outer]:
         try:
             value = _loaded(candidate)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # ValueError also of a number of thousands of digits
             complaint = f"its JSON cannot be read: {error}"
             continue
         if isinstance(value, dict):
@@ -57,9 +73,23 @@ def json_object(text: str) -> dict[str, Any]:
 
 def _loaded(text: str) -> Any:
     try:
-        return json.loads(text, strict=False)
+        value = json.loads(text, strict=False)
     except json.JSONDecodeError:
-        return json.loads(_LAST_COMMA.sub(lambda found: found[1] or "", text), strict=False)
+        native = _FOREIGN.sub(_native, text)
+        value = json.loads(_LAST_COMMA.sub(lambda found: found["string"] or "", native), strict=False)
+    return _storable(value)
+
+
+def _native(found: re.Match[str]) -> str:
+    return found["string"] or _WORDS.get(found["word"], " ")
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {storable(key): _storable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_storable(item) for item in value]
+    return storable(value) if isinstance(value, str) else value
 
 
 def checked(model: type[M], value: Any) -> M:
@@ -117,20 +147,44 @@ def kernel(text: str, briefing: Briefing, before: Kernel | None = None) -> Kerne
     """
     if before is not None and is_patch(text):
         return _patched(text, briefing, before)
-    blocks = [(language.lower(), body) for language, body in _FENCE.findall(text)]
-    sources = [body for language, body in blocks if language in _CODE[briefing.target]]
-    plans = [body for language, body in blocks if language == "json"]
-    if not sources:
+    fenced = blocks(text)
+    source, plan = _source(fenced, briefing.target), _plan(fenced)
+    if source is None:
         raise AnswerError(f"there is no fenced ```{_CODE[briefing.target][0]} block with the source")
-    if not plans:
+    if plan is None:
         raise AnswerError("there is no fenced ```json block with the launch plan")
-    return fitting(sources[-1], json_object(plans[-1]), briefing)
+    return fitting(source, plan, briefing)
 
 
 def _patched(text: str, briefing: Briefing, before: Kernel) -> Kernel:
-    plans = [body for language, body in _FENCE.findall(text) if language.lower() == "json"]
-    plan = json_object(plans[-1]) if plans else before.plan.model_dump(mode="json")
+    plan = _plan(blocks(text)) or before.plan.model_dump(mode="json")
     return fitting(patched(before.source, text), plan, briefing)
+
+
+def _source(fenced: Sequence[Block], target: Target) -> str | None:
+    """Return the whole source among an answer's blocks: the last one that includes the problem's header, which each
+    kernel needs; where none does, the longest. A fence without a language counts where no other holds code.
+    """
+    closed = [block for block in fenced if block.closed]
+    named = [block.body for block in closed if block.language in _CODE[target]]
+    bare = [block.body for block in closed if not block.language and not block.body.lstrip().startswith("{")]
+    sources = named or bare
+    whole = [source for source in sources if _HEADER.search(source)]
+    return whole[-1] if whole else max(sources, key=len, default=None)
+
+
+def _plan(fenced: Sequence[Block]) -> dict[str, Any] | None:
+    """Return the launch plan among an answer's blocks: the last object with launches; where there is none, the last.
+
+    A last block without its closing fence counts if it is whole.
+    """
+    named = [block.body for block in fenced if block.language in _JSON]
+    bare = [block.body for block in fenced if not block.language and block.body.lstrip().startswith("{")]
+    plans = named or bare
+    for body in plans[::-1]:
+        if '"launches"' in body:
+            return json_object(body)
+    return json_object(plans[-1]) if plans else None
 
 
 def fitting(source: str, plan: dict[str, Any], briefing: Briefing) -> Kernel:

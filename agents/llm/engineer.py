@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from agents.interface import Attempt, Briefing, Conversion, Draft, Example, Revision, WriteInput
 from agents.llm import answers, candidates, prompt
 from agents.llm.candidates import kernel_text
+from agents.llm.fences import blocks, prose
 from agents.llm.gateway import AnswerError, Gateway, Question
 from agents.llm.models import AgentRole
 from agents.llm.revisor import report, revision
@@ -47,9 +48,12 @@ _OWN_PROMPTS = {("eoh", Operator.MUTATION): "eoh_mutation"}
 _SILENT = frozenset({"evoengineer-free", "funsearch"})
 """Methods whose prompts show code only, and whose replies are code only."""
 
-_NAME = re.compile(r"^\W*NAME\W*:\s*(.+)$", re.MULTILINE | re.IGNORECASE)
-_THOUGHT = re.compile(r"^\W*THOUGHTS?\W*:\s*(.+?)(?=^\W*(?:NAME|CODE)\W*:|^```|\Z)", re.M | re.I | re.S)
-_PYTHON = re.compile(r"```[ \t]*(?:python|py)[^\n]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+# No line's marks reach into the next line: a model that writes nothing but line breaks would keep a worker busy.
+_NAME = re.compile(r"^[^\w\n]*NAME[^\w\n]*:\s*(.+)$", re.MULTILINE | re.IGNORECASE)
+_THOUGHT = re.compile(
+    r"^[^\w\n]*THOUGHTS?[^\w\n]*:\s*(.+?)(?=^[^\w\n]*(?:NAME|CODE)[^\w\n]*:|^```|\Z)",
+    re.MULTILINE | re.IGNORECASE | re.DOTALL,
+)
 
 
 class LlmEngineer:
@@ -119,8 +123,8 @@ class LlmEngineer:
 def draft(text: str, briefing: Briefing) -> Draft:
     """Return a reply's kernel, name and thought; the last two are empty where the reply has none."""
     kernel = answers.kernel(text, briefing)
-    prose = re.sub(r"```.*?```", "```", text, flags=re.DOTALL)
-    name, thought = _NAME.search(prose), _THOUGHT.search(prose)
+    said = prose(text)
+    name, thought = _NAME.search(said), _THOUGHT.search(said)
     insight = thought[1].strip(" \n*_")[:MAX_INSIGHT] if thought else ""
     return Draft(
         kernel=kernel, strategy=seen(kernel, insight), name=name[1].strip(" *_`")[:200] if name else "", insight=insight
@@ -136,10 +140,10 @@ def seen(kernel: Kernel, rationale: str) -> Strategy:
 
 
 def _parsed_conversion(text: str) -> str:
-    blocks = _PYTHON.findall(text)
-    if not blocks:
+    files = [block.body for block in blocks(text) if block.closed and block.language in ("python", "py", "python3")]
+    if not files:
         raise AnswerError("there is no fenced ```python block with the whole file")
-    source: str = max(blocks, key=len)
+    source = max(files, key=len)
     try:
         check_source(source)
     except InvalidProblem as error:
@@ -237,11 +241,13 @@ def _kernel(attempt: Attempt | None, write_input: WriteInput, *, profiled: bool 
 def _profile(evaluation: Evaluation | None) -> str:
     """Return the profile in a line, as the published prompts have one.
 
-    Percentages are of the device's measured peaks.
+    Percentages are of the device's measured peaks. The distance to the roofline bound is part of guidance, which these
+    methods have none of.
     """
     if evaluation is None or evaluation.profile is None or evaluation.comparison(Baseline.EAGER) is None:
         return ""
-    values = (f"{name} {value:.4g}" for name, value in sorted(evaluation.profile.metrics.items()))
+    metrics = {name: value for name, value in evaluation.profile.metrics.items() if name != "floor_pct"}
+    values = (f"{name} {value:.4g}" for name, value in sorted(metrics.items()))
     return f"; profile ({evaluation.profile.source.value}): {', '.join(values)}"
 
 

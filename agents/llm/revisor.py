@@ -10,6 +10,7 @@ from agents.interface import Attempt, Briefing, Revision, RooflineProphet
 from agents.llm import answers, candidates, prompt
 from agents.llm.account import account, without_times
 from agents.llm.candidates import kernel_text
+from agents.llm.fences import blocks, prose
 from agents.llm.gateway import Gateway, Question
 from agents.llm.models import AgentRole
 from agents.llm.translator import explained
@@ -165,16 +166,22 @@ def _trial(attempt: Attempt, *, named: bool) -> str:
 
 def improvement(text: str, briefing: Briefing, last: Attempt) -> Revision:
     """Return the changed kernel in an answer, or the same one where the answer says that it stays."""
-    if _UNCHANGED.search(text) and last.kernel is not None:
+    if last.kernel is not None and _is_unchanged(text):
         return Revision(strategy=last.strategy, kernel=last.kernel, note="unchanged")
     return revision(text, briefing, last)
+
+
+def _is_unchanged(text: str) -> bool:
+    """Return whether the answer says so in its prose, or in a block of its own; in code the word is code's."""
+    alone = any(_UNCHANGED.fullmatch(block.body.strip()) for block in blocks(text))
+    return alone or _UNCHANGED.search(prose(text)) is not None
 
 
 def revision(text: str, briefing: Briefing, last: Attempt) -> Revision:
     """Return the mended kernel in an answer, given whole or as a patch, with its note and the techniques dropped."""
     strategy, kernel = last.strategy, answers.kernel(text, briefing, last.kernel)
-    note = _NOTE.search(text)
-    dropped = _DROPPED.search(text)
+    said = prose(text)
+    note, dropped = _NOTE.search(said), _DROPPED.search(said)
     gone = {name.strip(" *_`.") for name in dropped[1].split(",")} if dropped else set()
     kept = tuple(use for use in strategy.techniques if use.id not in gone)
     return Revision(

@@ -27,6 +27,11 @@ def digest(data: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def storable(text: str) -> str:
+    """Return text that UTF-8 and Postgres can hold: U+0000 and lone surrogates become U+FFFD."""
+    return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def stated(value: BaseModel) -> Any:
     """Return JSON-compatible data of what a value says beyond its defaults, and the names that tell its kind.
 

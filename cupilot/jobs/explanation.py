@@ -53,14 +53,17 @@ def _joined(first: str, failures: Failures, advice: str) -> str:
         )
     if failures.complaint and failures.complaint not in first:
         parts.append(f"most often: {failures.complaint[:EXAMPLE_CHARACTERS]}")
-    return f"{'; '.join(parts)}. {advice}"
+    return f"{'; '.join(parts)}. {advice}".rstrip()
 
 
 def _advice(job: Job, failures: Failures) -> str:
+    """Return what to try next; nothing where neither answers nor kernels are to blame."""
     if job.agents is AgentKind.PLAYBOOK:
         return _WRONG_TEMPLATES
     if failures.unanswered > failures.unusable:
         return _SILENT
     model_to_blame = sum(count for kind, count in failures.candidates if kind == "bad_model_answer")
     judged = sum(count for _, count in failures.candidates) - model_to_blame
-    return _TOO_WEAK if failures.unusable and model_to_blame >= judged else _WRONG_KERNELS
+    if failures.unusable and model_to_blame >= judged:
+        return _TOO_WEAK
+    return _WRONG_KERNELS if failures.candidates else ""

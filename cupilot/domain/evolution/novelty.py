@@ -8,6 +8,7 @@ order of the plan's fields only: the compiler would make the same of both.
 
 from __future__ import annotations
 
+import json
 import re
 
 from cupilot.domain.kernel import Kernel
@@ -29,7 +30,7 @@ def strategy_key(strategy: Strategy, catalogue: Catalogue) -> str:
 
     Order of techniques and prose do not count.
     """
-    return digest(sorted(_use_key(use, catalogue) for use in strategy.techniques))
+    return digest(sorted((_use_key(use, catalogue) for use in strategy.techniques), key=json.dumps))
 
 
 def kernel_key(kernel: Kernel) -> str:

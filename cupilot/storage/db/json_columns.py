@@ -17,6 +17,8 @@ from sqlalchemy import ColumnElement, type_coerce
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeDecorator
 
+from cupilot.domain.value import storable
+
 
 class ValidatedJson(TypeDecorator[Any]):
     """JSONB of a type that pydantic validates. ``None`` is SQL's NULL.
@@ -80,5 +82,5 @@ def _storable(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, str):
-        return value.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return storable(value)
     return value

@@ -23,6 +23,7 @@ from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.jobs import Event
 from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.tables.pool import NovelTechnique
 from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.queue.cluster import register_worker
 from cupilot.storage.queue.steps import MODELS_QUEUE, claim_step
@@ -177,6 +178,47 @@ def test_a_useless_model_ends_the_job_cleanly_with_a_reason(
         silent = job.reason == "model_unavailable"
         assert ("cupilot models test" if silent else "choose a more capable one") in job.message
         assert job.cost_usd == pytest.approx(CALL_USD * len(server.paid))
+
+
+def test_odd_characters_and_numbers_fail_no_job(database: Database, settings: Settings) -> None:
+    odd = {"id": "odd_idea", "meaning": "a\0b\ud800c", "parameters": {"n": "\0"}}
+    seen: list[str] = []
+
+    def oddly(request: dict[str, Any]) -> Reply:
+        seen.append(request["messages"][-1]["content"])
+        if len(seen) == 1:
+            return Reply(text='{"strategies": [' + "9" * 5_000 + "]}")
+        if len(seen) == 2:
+            uses = [{"techniques": [odd], "rationale": "\0"}, {"techniques": [{"id": "t1x"}]}]
+            return Reply(text=json.dumps({"strategies": uses}))
+        return competent(request)
+
+    with ScriptedModel(oddly) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM, method=SceConfig(population=2, generations=1, elites=1))
+        rig.run()
+    assert "cannot be used" in seen[1]
+    assert rig.job(job_id).state is JobState.SUCCEEDED
+    with database.transaction() as session:
+        assert "a\ufffdb\ufffdc" in session.scalars(select(NovelTechnique.meaning)).all()
+
+
+def test_a_worker_at_fault_is_not_blamed_on_kernels(database: Database, settings: Settings) -> None:
+    with ScriptedModel(competent) as server:
+        rig = ModelRig(database, settings, server)
+        whole = rig.tools
+
+        def broken(*_: Any) -> Any:
+            raise RuntimeError("the worker is at fault")
+
+        rig.tools = replace(whole, agents=broken)
+        job_id = rig.submit(agents=AgentKind.LLM)
+        while not rig.job(job_id).state.final:
+            rig.run()
+            for step in rig.steps(job_id):
+                rig.make_ready(step.id)
+    assert rig.job(job_id).reason == "internal_error"
+    assert "Kernels were written" not in (rig.job(job_id).message or "")
 
 
 def test_a_model_that_writes_no_kernel_leaves_a_job_without_one(database: Database, settings: Settings) -> None:

@@ -73,6 +73,11 @@ def test_a_parameter_that_is_left_out_has_its_default() -> None:
     )
 
 
+def test_values_of_several_types_can_be_told_apart() -> None:
+    uses = [TechniqueUse(id="my_idea", parameters={"n": 4}), TechniqueUse(id="my_ideas", parameters={"n": "four"})]
+    assert strategy_key(strategy(*uses), catalogue()) == strategy_key(strategy(*uses[::-1]), catalogue())
+
+
 def test_an_unknown_technique_is_known_again_by_another_spelling() -> None:
     keys = {
         strategy_key(strategy(TechniqueUse(id=name)), catalogue()) for name in ("warp_tile", "warptile", "warp_tiles")

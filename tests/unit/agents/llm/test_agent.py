@@ -101,6 +101,16 @@ def test_a_bad_call_is_answered_with_its_complaint(briefing: Briefing, reply: Re
         assert complaint in results(model, 1)[0]
 
 
+@pytest.mark.parametrize("arguments", ["{not json", "[1]", "", '{"number": 1, // one\n}'])
+def test_a_malformed_call_is_shown_back_as_valid_json(briefing: Briefing, arguments: str) -> None:
+    cut = Reply(text=None, finish_reason="length", tool_calls=(("measure", arguments),))
+    with ScriptedModel([cut, call("measure", source=SOURCE, plan=PLAN, why="x")]) as model:
+        assert act(model, briefing).draft is not None
+        (turn,) = [turn for turn in model.requests[1]["messages"] if turn["role"] == "assistant"]
+        assert isinstance(json.loads(turn["tool_calls"][0]["function"]["arguments"]), dict)
+        assert "cut off at the token limit" in results(model, 1)[0]
+
+
 def test_a_measured_kernel_is_told_of_patched_and_not_measured_again(briefing: Briefing) -> None:
     patch = "<<<<<<< SEARCH\nout[0] = x[0];\n=======\nout[0] = x[1];\n>>>>>>> REPLACE\n"
     split = SOURCE.replace("{ out[0] = x[0]; }", "{\nout[0] = x[0];\n}")

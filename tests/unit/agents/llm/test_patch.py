@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +36,37 @@ def test_a_part_that_does_not_fit_once_is_refused(search: str, complaint: str) -
 def test_prose_and_half_a_patch_are_none() -> None:
     assert not is_patch("Use <<<<<<< SEARCH and then =======")
     assert not is_patch("```cpp\nint a;\n```")
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "<<<<<<< SEARCH\nint b = 1;\n=======\nint b",
+        "<<<<<<< SEARCH\nint b = 1;\n",
+        "<<<<<<< SEARCH\nint b = 1;\n>>>>>>> REPLACE\n",
+        "  <<<<<<< SEARCH\nint b = 1;\n=======\nint b = 2;\n  >>>>>>> REPLACE\n",
+        "<<<<<<< SEARCH\nint b = 1;\n=======\nint b = 2;\n=======\nint b = 3;\n>>>>>>> REPLACE\n",
+        "<<<<<<< SEARCH\nint b = 1;\n=======\nint b = 2;\n<<<<<<< SEARCH\nfor\n=======\n\n>>>>>>> REPLACE\n",
+        ">>>>>>> REPLACE\n",
+    ],
+    ids=["cut", "cut early", "no divider", "indented", "two dividers", "nested", "stray end"],
+)
+def test_a_patch_that_is_not_whole_is_applied_not_even_in_part(rest: str) -> None:
+    text = part("int a = 1;\n", "int a = 2;\n") + rest
+    assert is_patch(text)
+    with pytest.raises(AnswerError, match="not whole"):
+        patched(SOURCE, text)
+
+
+def test_a_model_that_repeats_markers_for_ever_is_read_at_once() -> None:
+    text = "<<<<<<< SEARCH\n=======\n" * 20_000
+    begun = time.monotonic()
+    assert not is_patch(text)
+    assert time.monotonic() - begun < 5
+
+
+def test_rules_in_prose_are_no_markers() -> None:
+    assert patched(SOURCE, "Plan\n======\n\n" + part("int b = 1;\n", "")) == "int a = 1;\nfor (;;) {}\n"
 
 
 @given(st.lists(st.sampled_from(["a\n", "b\n", "c\n", "ab\n"]), min_size=1, max_size=12), st.data())
