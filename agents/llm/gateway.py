@@ -121,15 +121,16 @@ class Gateway:
 
     def _answer(self, model: Model, question: Question) -> tuple[Call, Answer]:
         messages = [{**turn, "content": redact_prompt(str(turn["content"]))} for turn in question.messages]
+        sent = parameters(model, json_answer=question.json_answer, seed=question.seed, tools=question.tools)
         call = Call(
             role=question.role.value,
             purpose=question.purpose,
             model=model.name,
             prompt_hash=question.prompt_hash,
             messages=tuple(messages),
-            parameters=parameters(model, json_answer=question.json_answer, seed=question.seed, tools=question.tools),
+            parameters=sent,
             seed=question.seed,
-            worst_cost_usd=price(model, count_tokens(messages), answer_tokens(model)),
+            worst_cost_usd=price(model, count_tokens(messages, sent), answer_tokens(model)),
         )
         lost = 0
         for number in range(1, MAX_TRIES + 1):
@@ -153,7 +154,7 @@ class Gateway:
 
     def _try(self, model: Model, call: Call) -> Answer:
         """Make one recorded try and return the stored answer."""
-        tokens = count_tokens(call.messages)
+        tokens = count_tokens(call.messages, call.parameters)
         self._wait_for_turn(model, tokens)
         answer = complete(model, call.messages, call.parameters)
         answer = _redacted(answer)

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Annotated
 
-from pydantic import Field, JsonValue, SecretStr, TypeAdapter, ValidationError
+from pydantic import Field, JsonValue, SecretStr, TypeAdapter, ValidationError, field_validator
 
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.redaction import redact_prompt
@@ -27,6 +27,10 @@ class AgentRole(StrEnum):
     """Writes kernels freely, for the methods that have no strategies."""
     AGENT = "agent"
     """Works on a kernel with tools; needs a model that can call them."""
+
+
+LIMITS = ("max_tokens", "max_completion_tokens")
+"""Request parameters that bound an answer."""
 
 
 class Model(Value):
@@ -63,6 +67,21 @@ class Model(Value):
     """Over all workers together; None for no limit of our own."""
     tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
     """Prompt and answer, over all workers together."""
+
+    @field_validator("extra")
+    @classmethod
+    def _names_no_limit(cls, extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """Refuse limits of answers: what a call may cost is reserved by ``max_output_tokens``."""
+        named = [name for name in LIMITS if name in extra]
+        if named:
+            raise ValueError(f"{named[0]} is set by max_output_tokens, from which the cost of a call is reserved")
+        return extra
+
+    @property
+    def limit(self) -> str | None:
+        """Return the request parameter that bounds an answer; None where it is not sent."""
+        name = "max_completion_tokens" if self.reasoning else "max_tokens"
+        return None if name in self.omit else name
 
     @property
     def endpoint(self) -> str:

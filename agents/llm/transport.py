@@ -23,6 +23,7 @@ from pydantic import JsonValue
 from agents.llm.models import Model
 from cupilot.domain.model_call import Answer, ToolCall
 from cupilot.domain.redaction import redact_prompt
+from cupilot.domain.value import storable
 
 CALL_THREAD = "model-call"
 """Name of the threads that ask."""
@@ -93,21 +94,24 @@ def _listed(model: Model) -> Mapping[str, Any]:
 
 def answer_tokens(model: Model) -> int:
     """Return the most tokens that an answer may have: as configured, but no more than LiteLLM's local list allows the
-    model.
+    model, and as many as that where the model is not told a limit.
 
     Many providers refuse a request for more than that.
     """
     listed = _listed(model).get("max_output_tokens")
-    return min(model.max_output_tokens, listed) if isinstance(listed, int) and listed > 0 else model.max_output_tokens
+    if not isinstance(listed, int) or listed <= 0:
+        return model.max_output_tokens
+    return listed if model.limit is None else min(model.max_output_tokens, listed)
 
 
-def count_tokens(messages: Sequence[Mapping[str, JsonValue]]) -> int:
+def count_tokens(messages: Sequence[Mapping[str, JsonValue]], sent: Mapping[str, JsonValue]) -> int:
     """Return an upper estimate of the prompt's tokens without a tokenizer: one for two bytes, plus some for each
-    message.
+    message. ``sent`` are the request's parameters, of which tools are part of the prompt.
 
     Source code has about three bytes a token, CJK text three for one.
     """
-    return sum(len(_text(message).encode()) // 2 + 8 for message in messages) + 1
+    tools = json.dumps(sent["tools"]) if "tools" in sent else ""
+    return sum(len(_text(message).encode()) // 2 + 8 for message in messages) + len(tools.encode()) // 2 + 1
 
 
 def _text(message: Mapping[str, JsonValue]) -> str:
@@ -122,8 +126,9 @@ def parameters(
 
     Recorded, and part of what an answer is cached by.
     """
-    limit = "max_completion_tokens" if model.reasoning else "max_tokens"
-    sent: dict[str, JsonValue] = {limit: answer_tokens(model), "seed": seed}
+    sent: dict[str, JsonValue] = {"seed": seed}
+    if model.limit is not None:
+        sent[model.limit] = answer_tokens(model)
     if model.temperature is not None and not model.reasoning:
         sent["temperature"] = model.temperature
     if model.reasoning_effort is not None:
@@ -143,7 +148,8 @@ def complete(model: Model, messages: Sequence[Mapping[str, JsonValue]], sent: Ma
     Raises :class:`TransportError` for everything that is not a chat completion.
     """
     module = litellm()
-    arguments = _arguments(model, messages, sent)
+    arguments, asked = _arguments(model, messages, sent), threading.Event()
+    arguments["logger_fn"] = lambda _: asked.set()  # which LiteLLM calls first when it has the request ready
     started = time.monotonic()
     try:
         response = _within(model.timeout_seconds, lambda: module.completion(**arguments))
@@ -151,7 +157,7 @@ def complete(model: Model, messages: Sequence[Mapping[str, JsonValue]], sent: Ma
         raise
     except Exception as error:
         # LiteLLM raises its own types, its providers' and httpx's; all end here as one.
-        raise _translated(module, error) from error
+        raise _translated(module, error, asked=asked.is_set()) from error
     return _answer(model, response, time.monotonic() - started)
 
 
@@ -227,7 +233,7 @@ def _answer(model: Model, response: Any, seconds: float) -> Answer:
     details = getattr(response.usage, "completion_tokens_details", None)
     return Answer(
         # Servers without a reasoning parser leave the thoughts in the text.
-        text=_THINKING.sub("", text).replace("\r\n", "\n") if isinstance(text, str) else "",
+        text=storable(_THINKING.sub("", text).replace("\r\n", "\n")) if isinstance(text, str) else "",
         tool_calls=tool_calls,
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
@@ -239,10 +245,12 @@ def _answer(model: Model, response: Any, seconds: float) -> Answer:
 
 
 def _tool_call(call: Any) -> ToolCall:
-    return ToolCall(id=str(call.id), name=str(call.function.name), arguments=str(call.function.arguments))
+    name, arguments = str(call.function.name), str(call.function.arguments)
+    return ToolCall(id=storable(str(call.id)), name=storable(name), arguments=storable(arguments))
 
 
-def _translated(module: ModuleType, error: Exception) -> TransportError:
+def _translated(module: ModuleType, error: Exception, *, asked: bool) -> TransportError:
+    """Return the error as one of ours; nothing is charged for a request that was not ``asked``."""
     kinds = module.exceptions
     message = f"{type(error).__name__}: {str(error)[:500]}"
     if isinstance(error, kinds.Timeout):
@@ -260,7 +268,7 @@ def _translated(module: ModuleType, error: Exception) -> TransportError:
         message,
         retryable=True,
         retry_after=_retry_after(error),
-        maybe_charged=not _answered_with_error(error) and not never_connected,
+        maybe_charged=asked and not _answered_with_error(error) and not never_connected,
         connected=not never_connected,
     )
 

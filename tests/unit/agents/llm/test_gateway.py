@@ -25,7 +25,7 @@ from agents.llm.gateway import (
 )
 from agents.llm.ledger import Limits, MemoryLedger, NoLimits
 from agents.llm.models import AgentRole, Model, RoleModels, from_environment
-from agents.llm.transport import CALL_THREAD, TransportError, complete, litellm, parameters
+from agents.llm.transport import CALL_THREAD, TransportError, answer_tokens, complete, litellm, parameters
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.model_call import CostBudgetReached
 from tests.scripted_model import Reply, ScriptedModel
@@ -141,6 +141,25 @@ def test_what_may_have_been_charged_without_an_answer_stays_reserved_and_is_not_
         assert setup.ledger.spent_usd == pytest.approx(MAX_LOST_TRIES * worst)
 
 
+@pytest.mark.parametrize("provider", ["ollama_chat", "gemini"])
+def test_what_fails_before_it_is_sent_is_not_charged(provider: str) -> None:
+    function = {"name": "f", "arguments": "{not json"}
+    said = {"role": "assistant", "content": "", "tool_calls": [{"id": "a", "type": "function", "function": function}]}
+    with ScriptedModel([GOOD]) as model:
+        scripted = Model(name=f"{provider}/scripted", api_base=model.api_base)
+        with pytest.raises(TransportError) as raised:
+            complete(scripted, [*question().messages, said], parameters(scripted, json_answer=False, seed=1))
+        assert (model.requests, raised.value.maybe_charged) == ([], False)
+
+
+def test_text_that_cannot_be_stored_is_replaced() -> None:
+    odd = Reply(text="a\0b\ud800c", tool_calls=(("f\0", '{"a": "\0"}'),))
+    with ScriptedModel([odd]) as model:
+        answer = Setup(model).gateway.turn(question())
+    assert answer.text == "a\ufffdb\ufffdc"
+    assert (answer.tool_calls[0].name, answer.tool_calls[0].arguments) == ("f\ufffd", '{"a": "\ufffd"}')
+
+
 def test_a_long_retry_after_is_waited_for_in_full() -> None:
     with ScriptedModel([Reply(status=429, headers={"retry-after": "300"}), GOOD]) as model:
         setup = Setup(model)
@@ -230,6 +249,39 @@ def test_no_more_tokens_are_asked_for_than_the_model_is_listed_with(
 ) -> None:
     model = Model(name=name, **configured)  # type: ignore[arg-type]
     assert parameters(model, json_answer=True, seed=1)["max_tokens"] == sent
+
+
+@pytest.mark.parametrize(
+    ("name", "reasoning", "omit", "reserved"),
+    [
+        ("deepseek/deepseek-chat", False, ("max_tokens",), 8_192),
+        ("deepseek/deepseek-chat", True, ("max_completion_tokens",), 8_192),
+        ("deepseek/deepseek-chat", True, ("max_tokens",), 2_000),
+        ("openai/unknown", False, ("max_tokens",), 2_000),
+    ],
+)
+def test_what_is_reserved_is_what_the_model_may_answer(
+    name: str, reasoning: bool, omit: tuple[str, ...], reserved: int
+) -> None:
+    model = Model(name=name, max_output_tokens=2_000, reasoning=reasoning, omit=omit)
+    assert answer_tokens(model) == reserved
+    assert not set(omit) & set(parameters(model, json_answer=False, seed=1))
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
+def test_a_limit_among_the_extras_is_refused_by_name(limit: str) -> None:
+    with pytest.raises(ValueError, match="max_output_tokens"):
+        Model(name="openai/x", extra={limit: 9})
+
+
+def test_the_tools_of_a_call_are_reserved_too() -> None:
+    tool = {"type": "function", "function": {"name": "f", "description": "x" * 10_000, "parameters": {}}}
+    with ScriptedModel([GOOD]) as model:
+        setup = Setup(model)
+        for tools in ((), (tool,)):
+            setup.gateway.turn(replace(question(), tools=tools))
+        without, beside = (call.worst_cost_usd for call, _ in setup.ledger.calls)
+    assert beside - without >= 5_000 * 1e-6
 
 
 def test_what_a_server_refuses_is_left_out() -> None:
