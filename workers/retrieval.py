@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from cupilot.domain.errors import CupilotError
 from cupilot.domain.evaluation import Preparation
 from cupilot.domain.job import JobSpec
 from cupilot.domain.pool import PoolMatch, PoolQuestion, question_of
+from cupilot.domain.strategy import Strategy
+from cupilot.domain.technique import catalogue
 from cupilot.storage.pool.lessons import nearest_lessons
 from cupilot.storage.pool.search import search
 from cupilot.storage.pool.solved import nearest_solved
 from workers.indexing import index_pool
 from workers.tools import Tools
+
+if TYPE_CHECKING:
+    from agents.interface import Briefing
 
 logger = logging.getLogger(__name__)
 
@@ -24,19 +31,18 @@ def retrieved(
     team: str,
     spec: JobSpec,
     preparation: Preparation,
+    briefing: Briefing,
     *,
     before: datetime | None,
     limit: int = 8,
 ) -> list[PoolMatch]:
     """Return what earlier jobs of the team learned ``before`` a time, if one is given, and this one can apply.
 
+    Its device must have what a strategy needs, and nobody have banned that from the job.
+
     Nothing where the pool does not answer; without its vector index it is searched by words alone.
     """
-    from agents.interface import Briefing
-    from agents.playbook.preconditions import unmet
-
     question = _question(tools, spec, preparation, before, limit)
-    about = Briefing.of(spec, preparation)
     try:
         with tools.database.transaction() as session:
             answer = search(
@@ -45,7 +51,7 @@ def retrieved(
                 UUID(team),
                 question,
                 half_life_days=tools.settings.pool_half_life_days,
-                applicable=lambda strategy: unmet(about, strategy),
+                applicable=partial(objection, briefing),
             )
     except CupilotError as error:
         logger.warning("strategy pool not available: %s", error)
@@ -78,6 +84,20 @@ def lessons_for(
     except CupilotError as error:
         logger.warning("strategy pool not available: %s", error)
         return []
+
+
+def objection(briefing: Briefing, strategy: Strategy) -> str | None:
+    """Return why a job cannot apply a strategy, beyond what the catalogue says of targets and policies."""
+    from agents.playbook.preconditions import unmet
+
+    arch = briefing.device.arch
+    for name in strategy.ids():
+        if name in briefing.banned:
+            return f"{name} is banned from the job"
+        technique = catalogue().get(name)
+        if technique is not None and not technique.runs_on(arch):
+            return f"{arch} lacks what {name} needs"
+    return unmet(briefing, strategy)
 
 
 def _question(

@@ -24,7 +24,8 @@ class Sharing(Vocabulary):
     PRIVATE = "private"
     """The team that paid for it."""
     ANONYMOUS = "anonymous"
-    """Every team of the cluster, without name, hash, prose or origin of the problem."""
+    """Every team of the cluster, without name, hash, prose or origin of the problem, and without invented techniques:
+    their names and meanings are prose."""
     OPEN = "open"
     """Every team, with the problem's built-in name and the strategy's prose, and on leaderboards; never sources."""
 
@@ -127,8 +128,12 @@ class PoolEntry(Value):
             "problem_hash": "",
             "kernel_hash": None,
             "parent_hash": None,
-            "strategy": Strategy(techniques=self.strategy.techniques),
-            "credits": tuple(credit.model_copy(update={"note": None}) for credit in self.credits),
+            "strategy": Strategy(techniques=tuple(use for use in self.strategy.techniques if use.id in catalogue())),
+            "credits": tuple(
+                credit.model_copy(update={"note": None})
+                for credit in self.credits
+                if {credit.technique, *credit.removed} <= {technique.id for technique in catalogue()}
+            ),
             "context": Context(driver=self.context.driver, cuda=self.context.cuda, torch=self.context.torch),
         }
         return self.model_copy(update=changes | hidden)

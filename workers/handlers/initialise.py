@@ -150,7 +150,7 @@ def _add_candidates(
 
 def _matches(step: InitialiseInput, tools: Tools) -> list[PoolMatch]:
     """Return what earlier jobs of the team learned, as the step's first attempt found it."""
-    matches = retrieved(tools, step.team, step.spec, step.preparation, before=step.pool_until)
+    matches = retrieved(tools, step.team, step.spec, step.preparation, step.briefing, before=step.pool_until)
     with tools.database.transaction() as session:
         pinned = pin(session, step.claim, "matches", [match.model_dump(mode="json") for match in matches])
     return [PoolMatch.model_validate(match) for match in pinned]

@@ -31,6 +31,7 @@ from cupilot.domain.pool import (
     unfit,
 )
 from cupilot.domain.strategy import Strategy
+from cupilot.domain.technique import catalogue
 from cupilot.storage.db.tables.pool import PoolRow
 from cupilot.storage.jobs.problems import known_name
 from cupilot.storage.pool.ranking import IMPORTED, OTHER_DEVICE, Group, Ranked, pick, scored
@@ -168,7 +169,9 @@ def _weighed(team: uuid.UUID, question: PoolQuestion, near: Similar, half_life_d
     others = select(*columns, literal(True).label("foreign")).join(
         table, table.c.reference == PoolRow.shared_reference_id
     )
-    parts = [own.where(PoolRow.team_id == team), others.where(PoolRow.team_id != team, shown_to_all())]
+    # With a technique that another team invented, that team's words would enter this one's prompts and catalogue.
+    sayable = PoolRow.techniques.contained_by([technique.id for technique in catalogue()])
+    parts = [own.where(PoolRow.team_id == team), others.where(PoolRow.team_id != team, shown_to_all(), sayable)]
     telling = PoolRow.failure.is_(None) | PoolRow.failure.not_in(UNINFORMATIVE)
     parts = [part.where(telling) for part in parts]
     if question.before is not None:

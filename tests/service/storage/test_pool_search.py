@@ -191,10 +191,10 @@ def test_imported_gains_are_claims(world: PoolWorld) -> None:
 
 
 def test_teams_see_others_entries_only_while_these_are_shared(world: PoolWorld) -> None:
-    secret = on_builtin(entry("softmax", "secret", team="red", techniques=("tiling",))).model_copy(
+    secret = on_builtin(entry("softmax", "secret", team="red", techniques=("online_softmax",))).model_copy(
         update={
             "problem_name": "project_zeus_attention_mask",
-            "strategy": Strategy(techniques=(TechniqueUse(id="tiling"),), rationale="for zeus"),
+            "strategy": Strategy(techniques=(TechniqueUse(id="online_softmax"),), rationale="for zeus"),
             "provenance": Provenance(job="job-of-red", candidate="candidate-of-red"),
         }
     )
@@ -223,6 +223,19 @@ def test_teams_see_others_entries_only_while_these_are_shared(world: PoolWorld) 
     assert len(terms) == 1
 
 
+@pytest.mark.parametrize("sharing", [Sharing.ANONYMOUS, Sharing.OPEN])
+def test_techniques_that_another_team_invented_are_nobodys_advice(world: PoolWorld, sharing: Sharing) -> None:
+    idea = TechniqueUse(id="zeus_trick", meaning="as zeus does", parameters={"how": "zeus"})
+    invented = Strategy(techniques=(TechniqueUse(id="online_softmax"), idea))
+    theirs = on_builtin(entry("softmax", "theirs", team="red", speedup=9.0)).model_copy(update={"strategy": invented})
+    world.add(theirs, sharing=sharing)
+    world.add(entry("softmax", "own", techniques=("online_softmax",), speedup=1.5))
+    answer = world.ask()
+    assert "zeus" not in answer.model_dump_json()
+    assert world.ids(answer.matches) == ["own"]
+    assert [match.entry.strategy for match in world.find(team="red")] == [invented]
+
+
 @pytest.mark.parametrize("sharing", Sharing)
 def test_others_words_move_no_weight(world: PoolWorld, sharing: Sharing) -> None:
     """Also of entries that their team would share, where they are not on a built-in problem."""
@@ -240,13 +253,13 @@ def test_entries_on_own_references_are_found_by_no_other_team_whatever_is_wanted
     world.add(
         entry("softmax", "lie", team="red", techniques=("lie",), speedup=60.0),
         claim.model_copy(update={"provenance": Provenance(imported_from="elsewhere")}),
-        on_builtin(entry("softmax", "honest", team="red", techniques=("honest",), speedup=2.0)),
+        on_builtin(entry("softmax", "honest", team="red", techniques=("vector_loads",), speedup=2.0)),
         sharing=Sharing.OPEN,
     )
     world.add(entry("row_softmax", "own", techniques=("own",), speedup=1.5))
     answer = world.ask()
     assert set(world.ids(answer.matches)) == {"honest", "own"}
-    assert {advice.technique for advice in answer.techniques} == {"honest", "own"}
+    assert {advice.technique for advice in answer.techniques} == {"vector_loads", "own"}
     assert answer.left_out == {}
     assert set(world.ids(world.find(team="red"))) == {"lie", "claim", "honest"}
 
