@@ -114,7 +114,8 @@ def _counters(briefing: Briefing, evaluation: Evaluation) -> Iterator[str]:
     if profile is None:
         return
     metrics = profile.metrics
-    bound, occupancy = metrics.get("floor_pct"), metrics.get("occupancy_pct")
+    bound = metrics.get("floor_pct") if briefing.placement is not None else None  # part of roofline guidance
+    occupancy = metrics.get("occupancy_pct")
     calculated = [f"{bound:.0f} % of the roofline bound's speed"] if bound else []
     calculated += [f"occupancy at most {occupancy:.0f} %"] if occupancy else []
     if calculated:

@@ -50,10 +50,12 @@ class Eoh(SampledMethod):
         best, count = ranked(population), self.count(generation)
         if len(best) < self.config.population:
             return self.rewrites((), count)
-        return [self._offspring(best, place, count, rng) for place in range(count)]
+        return [
+            self._offspring(OPERATORS[self.turn(generation, place) % len(OPERATORS)], best, place, count, rng)
+            for place in range(count)
+        ]
 
-    def _offspring(self, best: Sequence[Member], place: int, places: int, rng: Random) -> Proposal:
-        operator = OPERATORS[place % len(OPERATORS)]
+    def _offspring(self, operator: Operator, best: Sequence[Member], place: int, places: int, rng: Random) -> Proposal:
         parents = ranked(by_rank(best, 1 if operator in ALONE else self.config.parents, rng))
         return Proposal(
             operator=operator, parents=tuple(parent.candidate for parent in parents), place=place, places=places

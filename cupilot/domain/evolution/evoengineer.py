@@ -49,6 +49,10 @@ class EvoEngineerInsightConfig(SampledConfig):
     """Insights that a prompt shows, drawn at random."""
 
 
+_OPERATORS = ((Operator.CODE_CROSSOVER, 2), (Operator.MUTATION, 1))
+"""Operators of Full that take turns, each with its number of parents."""
+
+
 class EvoEngineerFullConfig(SampledConfig):
     """Parameters of EvoEngineer-Full."""
 
@@ -99,11 +103,12 @@ class EvoEngineerFull(SampledMethod):
         if len(best) < self.config.valid_required:
             proposals = self.rewrites(best, count)
         else:
-            proposals = [self._offspring(best, place, count, rng) for place in range(count)]
+            turns = [self.turn(generation, place) % len(_OPERATORS) for place in range(count)]
+            proposals = [self._offspring(turn, best, place, count, rng) for place, turn in enumerate(turns)]
         return [_inspired(proposal, population, self.config.insights, rng) for proposal in proposals]
 
-    def _offspring(self, best: Sequence[Member], place: int, places: int, rng: Random) -> Proposal:
-        operator, wanted = ((Operator.CODE_CROSSOVER, 2), (Operator.MUTATION, 1))[place % 2]
+    def _offspring(self, turn: int, best: Sequence[Member], place: int, places: int, rng: Random) -> Proposal:
+        operator, wanted = _OPERATORS[turn]
         parents = ranked(by_rank(best, wanted, rng))
         return Proposal(
             operator=operator,

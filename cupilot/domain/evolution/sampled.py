@@ -78,6 +78,10 @@ class SampledMethod:
         """Return proposals of a generation; the last one takes what is left of the samples."""
         return max(0, min(self._config.samplers, self._config.samples - generation * self._config.samplers))
 
+    def turn(self, generation: int, place: int) -> int:
+        """Return the number of a proposal over all generations, by which operators take turns."""
+        return generation * self._config.samplers + place
+
     def rewrites(self, best: Sequence[Member], count: int) -> list[Proposal]:
         """Return kernels written whole, from the best one where there is any."""
         parents = tuple(member.candidate for member in best[:1])

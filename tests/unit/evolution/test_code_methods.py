@@ -145,6 +145,19 @@ def test_the_baselines_have_the_sizes_that_evoengineer_ran_them_with() -> None:
     assert {operator for generation in made[1:] for operator in generation} == {Operator.NEXT_VERSION}
 
 
+@pytest.mark.parametrize("samplers", [1, 2, 3])
+@pytest.mark.parametrize("config", [EohConfig, EvoEngineerFullConfig])
+def test_few_samplers_use_every_operator_in_turn(
+    config: type[EohConfig] | type[EvoEngineerFullConfig], samplers: int
+) -> None:
+    method = method_for(config(samplers=samplers))
+    best = [make_member(ordinal, 1.0) for ordinal in range(6)]
+    generations = [method.propose(best, generation, Random(0)) for generation in range(12)]
+    used = [proposal.operator for generation in generations for proposal in generation]
+    wanted = OPERATORS if config is EohConfig else (Operator.CODE_CROSSOVER, Operator.MUTATION)
+    assert used[: len(wanted) * 2] == list(wanted) * 2
+
+
 def test_the_papers_preset_is_sce_at_the_papers_size() -> None:
     config = CupilotPaperConfig()
     assert (config.population, config.epochs) == (50, 2)

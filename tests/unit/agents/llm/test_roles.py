@@ -40,6 +40,7 @@ from cupilot.domain.roofline import Placement, Zone
 from cupilot.domain.strategy import Strategy, TechniqueUse
 from cupilot.domain.technique import catalogue
 from tests.scripted_model import Reply, Script, ScriptedModel
+from tests.unit.agents.playbook.briefings import placement
 from tests.unit.storage.references import entry
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::DeprecationWarning")
@@ -320,7 +321,11 @@ def test_a_speed_is_told_against_eager_and_an_interval_of_few_pairs_decides_noth
     )
 
 
-def test_a_translator_sees_both_parents_and_may_answer_with_a_patch_of_the_first(briefing: Briefing) -> None:
+@pytest.mark.parametrize("guided", [True, False])
+def test_a_translator_sees_both_parents_and_may_answer_with_a_patch_of_the_first(
+    briefing: Briefing, guided: bool
+) -> None:
+    briefing = briefing.model_copy(update={"placement": placement() if guided else None})
     first = _broken(briefing).model_copy(update={"evaluation": _compared(6)})
     assert first.kernel is not None
     tunable = Tunable(value=256, choices=(128, 256, 512))
@@ -337,7 +342,8 @@ def test_a_translator_sees_both_parents_and_may_answer_with_a_patch_of_the_first
     assert kernel.source == '#include "problem.h"\nmended\n'
     assert "// the other parent" in told
     assert "Tunables: BLOCK = 512 of [128, 256, 512], the edge of the list." in told
-    assert "Calculated: 93 % of the roofline bound's speed." in told
+    assert ("Calculated: 93 % of the roofline bound's speed." in told) is guided
+    assert ("roofline bound" in told) is guided
     rules, device, problem, parents = map(told.index, ("# Rules", "# Device", "# Operator", "# Kernels to start from"))
     assert rules < device < problem < parents
 
