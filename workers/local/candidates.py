@@ -63,7 +63,7 @@ class Candidate:
     """Which of them it is: the last one, but for performance revisions that were no faster."""
     confirmation: Evaluation | None = None
     challenger: Settled | None = None
-    """What the candidate gets where the kernel that is to be measured proves faster than its own."""
+    """Parts that the candidate takes over if the kernel to be measured proves faster than its own."""
     alignment: Alignment | None = None
     end: End | None = None
     seconds: float = 0.0

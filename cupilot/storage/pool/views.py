@@ -15,6 +15,7 @@ from cupilot.domain.attribution import Credit
 from cupilot.domain.errors import Conflict, NotFound
 from cupilot.domain.pool import PoolQuestion, Sharing, question_of
 from cupilot.domain.problem import Target
+from cupilot.domain.technique import catalogue
 from cupilot.schemas import PoolEntryView, PoolPage, PoolShareResult, PoolStatistics, TechniqueStatistics
 from cupilot.storage.db.changes import note
 from cupilot.storage.db.cursor import decode_cursor, encode_cursor
@@ -127,8 +128,9 @@ def statistics(session: Session, team: uuid.UUID) -> PoolStatistics:
 
 
 def _techniques(session: Session, team: uuid.UUID) -> list[TechniqueStatistics]:
-    uses = (
+    every = (
         select(
+            (PoolRow.team_id == team).label("own"),
             PoolReference.op_class,
             PoolReference.target,
             PoolRow.gain,
@@ -138,8 +140,11 @@ def _techniques(session: Session, team: uuid.UUID) -> list[TechniqueStatistics]:
         )
         .join(PoolReference, PoolReference.id == PoolRow.reference_id)
         .where(_seen(team))
-        .subquery("each")
+        .subquery("every")
     )
+    # Names that other teams' agents invented are prose of theirs.
+    known = every.c.technique.in_([technique.id for technique in catalogue()])
+    uses = select(every).where(every.c.own | known).subquery("each")
     here = ~uses.c.imported
     middle = func.percentile_cont(0.5).within_group(uses.c.gain.asc())
     key = (uses.c.technique, uses.c.op_class, uses.c.target)

@@ -151,7 +151,8 @@ def test_a_result_on_a_built_in_problem_is_shared_under_the_name_that_it_ships_w
     world: World, team: Team, stranger: Team, attacker: Client, victim: Client
 ) -> None:
     shipped = problems.load("softmax")
-    job, entry = judged(world, team, Problem(name="zeus", source=shipped.source), speedup=2.0)
+    known = Strategy(techniques=(TechniqueUse(id="threads"),), rationale="because")
+    job, entry = judged(world, team, Problem(name="zeus", source=shipped.source), speedup=2.0, strategy=known)
     seen = victim.pool_entry(entry)
     assert (seen.entry.problem_name, seen.entry.speedup) == ("softmax", 2.0)
     [match] = victim.pool_search(job=asking(world, stranger)).matches
@@ -165,6 +166,15 @@ def test_a_result_on_a_built_in_problem_is_shared_under_the_name_that_it_ships_w
     assert attacker.leaderboard(board.problem).name == "zeus", "its own team keeps its own name"
     assert attacker.pool_share(Sharing.PRIVATE, job=job).changed == 1
     assert board.problem not in {item.problem for item in victim.leaderboards().items}
+
+
+def test_a_technique_that_another_team_invented_is_named_in_no_statistics(
+    world: World, team: Team, stranger: Team, attacker: Client, victim: Client
+) -> None:
+    judged(world, team, Problem(name="zeus", source=problems.load("softmax").source), speedup=2.0)
+    assert "does_nothing" in attacker.pool_stats().model_dump_json()
+    assert "does_nothing" not in victim.pool_stats().model_dump_json()
+    assert victim.pool_search(job=asking(world, stranger)).matches == ()
 
 
 def test_an_imported_claim_about_a_built_in_problem_is_not_shared(

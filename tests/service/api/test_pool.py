@@ -77,7 +77,7 @@ def test_entries_are_listed_shown_and_found_with_reasons(world: World, team: Tea
 
 
 def test_another_team_sees_nothing_until_it_is_shared(world: World, team: Team, client: Client, other: Client) -> None:
-    made = own_entry(world, team)
+    made = own_entry(world, team, techniques=("online_softmax",))
     assert other.pool_entries(shared=True).items == []
     assert other.pool_search(QUESTION).matches == ()
     for refused in (
