@@ -35,6 +35,9 @@ from agents.playbook.compiler.terms import (
     within,
 )
 
+_LOWEST = {"uint8": 0, "int8": -(2**7), "int16": -(2**15), "int32": -(2**31), "int64": -(2**63)}
+"""Lowest value of each integer type, which the padding of a maximum has; that of floats is minus infinity."""
+
 
 def _window(call: Call, rank: int) -> tuple[list[int], list[int], list[int]]:
     kernel = per_axis(call.sizes(1, "kernel_size"), rank)
@@ -60,8 +63,7 @@ def _max_pool(rank: int) -> Callable[[Call], Lowered]:
         def define(index: Index, inner: Index) -> Term:
             inside, places = at(index, inner)
             value = source.at((*index[:first], *places))
-            lowest = -inf if value.dtype in ("float32", "float64") else -(2**31)
-            return guarded(inside, value, const(lowest, value.dtype))
+            return guarded(inside, value, const(_LOWEST.get(value.dtype, -inf), value.dtype))
 
         best = Reduce(call.shape, call.dtype, "max", tuple(kernel), source.register, define)
         where_best = Reduce(call.shape, "int64", "argmax", tuple(kernel), source.register, define)

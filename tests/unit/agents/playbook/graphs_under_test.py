@@ -180,6 +180,13 @@ def products() -> dict[str, Case]:
         "conv_transpose1d": _module(nn.ConvTranspose1d(4, 6, 3, stride=2, padding=1, output_padding=1), 2, 4, 13),
         "conv_transpose2d": _module(nn.ConvTranspose2d(4, 6, 3, stride=(2, 3), dilation=2, groups=2), 1, 4, 5, 7),
         "conv_transpose3d": _module(nn.ConvTranspose3d(3, 4, 3, stride=2), 1, 3, 3, 4, 5),
+        **{
+            f"max_pool_{kind}": Case(
+                lambda a: F.max_pool2d(a, 2, 2, 1, return_indices=True),
+                {"a": (torch.arange(16).view(1, 1, 4, 4) + torch.iinfo(kind).min)[..., :3].to(kind)},
+            )
+            for kind in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+        },
         "max_pool_places": _of(lambda a: F.max_pool2d(a, 3, 2, 1, return_indices=True), (2, 3, 9, 11)),
         "avg_pool": _of(lambda a: F.avg_pool2d(a, 3, 2, 1, ceil_mode=True), (2, 3, 9, 12)),
         "avg_pool_inside": _of(lambda a: F.avg_pool2d(a, 3, 2, 1, count_include_pad=False), (2, 3, 9, 12)),
