@@ -69,8 +69,14 @@ def const(value: float | bool, dtype: str) -> Term:
         return make("const", BOOL, data=bool(value))
     if dtype in FLOATS:
         return make("const", dtype, data=float(value))
-    whole = int(value)
+    whole = _wrapped(int(value), dtype) if dtype in INTEGERS else int(value)
     return make("const", dtype, data=whole, low=whole, high=whole)
+
+
+def _wrapped(value: int, dtype: str) -> int:
+    """Return a whole number as a register of an integer type holds it."""
+    size = 1 << int(dtype.removeprefix("u").removeprefix("int"))
+    return value % size if dtype.startswith("u") else (value + size // 2) % size - size // 2
 
 
 def number(value: int) -> Term:
@@ -224,7 +230,8 @@ def cast(value: Term, dtype: str) -> Term:
 
 def rounded(value: Term, storage: str) -> Term:
     """Return the value as a tensor of a 16-bit type holds it."""
-    return make("round", register(storage), cast(value, "float32"), data=storage) if storage in HALVES else value
+    held = value.op == "load" and value.data.dtype == storage
+    return value if held or storage not in HALVES else make("round", "float32", cast(value, "float32"), data=storage)
 
 
 def as_index(value: Term, size: int, *, wrap: bool = False) -> Term:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from math import prod
 from typing import NoReturn
 
 from agents.playbook.compiler.tensors import Index, Map, Reduce, Shape, Tensor, mapped
-from agents.playbook.compiler.terms import FLOATS, Term, const, make, number, register
+from agents.playbook.compiler.terms import BOOL, FLOATS, INTEGERS, Term, const, make, number, register
 from agents.playbook.recognition import values
 from cupilot.domain.problem import GraphNode
 
@@ -198,3 +199,32 @@ def length(tensor: Tensor, axes: Sequence[int]) -> int:
 def is_float(dtype: str) -> bool:
     """Return whether a storage type is a float."""
     return register(dtype) in FLOATS
+
+
+def promoted(*classes: Sequence[str]) -> str:
+    """Return the storage type that PyTorch promotes operands to.
+
+    ``classes`` are the types of tensors with dimensions, of those without, and of numbers: a later class counts only
+    where it is of a higher category (truth values, integers, floats) than those before it.
+    """
+    result = BOOL
+    for types in classes:
+        joined = reduce(_joined, types, BOOL)
+        if _category(joined) > _category(result):
+            result = _joined(result, joined)
+    return result
+
+
+def _category(dtype: str) -> int:
+    return 0 if dtype == BOOL else 1 if dtype in INTEGERS else 2
+
+
+def _joined(first: str, second: str) -> str:
+    """Return the smallest storage type that holds the values of two."""
+    low, high = sorted((first, second), key=_WIDTHS.index)
+    apart = {low, high} in ({"float16", "bfloat16"}, {"uint8", "int8"})
+    return _WIDTHS[_WIDTHS.index(high) + 1] if apart else high
+
+
+_WIDTHS = (BOOL, "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+"""Storage types, each after those that are promoted to it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from agents.playbook.compiler.lowering.calls import Call, combined, f, is_float, like, read
+from agents.playbook.compiler.lowering.calls import Call, combined, f, is_float, like, promoted, read
 from agents.playbook.compiler.lowering.formulas import FORMULAS
 from agents.playbook.compiler.tensors import Index, Map, Tensor, mapped
 from agents.playbook.compiler.terms import (
@@ -47,6 +47,8 @@ def lower(call: Call, op: str) -> Tensor | None:
         kind, shift = call.dtype, SHIFTS[name]
         operands = [_operand(call, item) for item in call.node.args]
         return combined(call.shape, kind, lambda a, b: f(shift, cast(a, kind), cast(b, kind)), *operands)
+    if name in COMPARISONS and op in FORMULAS:
+        return _comparison(call, name)
     if name in BITS_AND_TRUTHS and len(call.node.args) <= 2:
         return _bits(call, name)
     build = FORMULAS.get(op)
@@ -101,7 +103,18 @@ def _operand(call: Call, argument: object) -> Tensor:
     if value is None:
         call.refuse(f"one of its arguments is {argument!r}")
     whole = isinstance(argument, int)
-    return Map((), "int64" if whole else "float32", lambda _: const(value, "int64" if whole else "float32"))
+    return Map((), "int64" if whole else "float64", lambda _: const(value, "int64" if whole else "float64"))
+
+
+def _comparison(call: Call, name: str) -> Tensor:
+    """Return a comparison of two operands, both rounded to the storage type that PyTorch promotes them to."""
+    operands = [_operand(call, item) for item in call.node.args]
+    tensors = [item for item, given in zip(operands, call.node.args, strict=True) if reference(given) is not None]
+    numbers = ["float32" if item.dtype == "float64" else item.dtype for item in operands if item not in tensors]
+    common = promoted(
+        [item.dtype for item in tensors if item.shape], [item.dtype for item in tensors if not item.shape], numbers
+    )
+    return combined(call.shape, BOOL, lambda a, b: compare(name, _stored(a, common), _stored(b, common)), *operands)
 
 
 def _formula(call: Call, build: Builder) -> Tensor:

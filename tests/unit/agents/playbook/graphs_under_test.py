@@ -197,6 +197,33 @@ def products() -> dict[str, Case]:
     }
 
 
+def _compared(kind: torch.dtype, other: float | torch.Tensor) -> Case:
+    """Return all comparisons of numbers that a type rounds with a number, or with a tensor of no dimensions."""
+    values = torch.tensor([0.1, 0.7, 1 / 3, 2049.0, 44.0, 16777216.0], dtype=torch.float64)
+    values = values if kind.is_floating_point else values.clamp(max=100)
+    calls = (torch.gt, torch.ge, torch.lt, torch.le, torch.eq, torch.ne)
+    if isinstance(other, torch.Tensor):
+        return Case(lambda a, b: [call(a, b) for call in calls], {"a": values.to(kind), "b": other})
+    return Case(lambda a: [call(a, other) for call in calls], {"a": values.to(kind)})
+
+
+def compared() -> dict[str, Case]:
+    """Comparisons, whose operands PyTorch rounds to the type that they are promoted to."""
+    floats = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    double, whole = (torch.tensor(0.1, dtype=torch.float64), torch.tensor(2049))
+    return {
+        **{f"compared_{kind}_{number}": _compared(kind, number) for kind in floats for number in (0.1, 0.7, 2049)},
+        **{f"compared_{kind}_double": _compared(kind, double) for kind in floats},
+        **{f"compared_{kind}_whole": _compared(kind, whole) for kind in floats},
+        "compared_int8_300": _compared(torch.int8, 300),
+        "compared_int8_whole": _compared(torch.int8, torch.tensor(300)),
+        "compared_uint8_half": _compared(torch.uint8, torch.tensor(0.1, dtype=torch.float16)),
+        "compared_int64_number": _compared(torch.int64, 0.7),
+        "compared_truths": _of(lambda a, b: (a > 0) < (b > 0), (5, 7), (7,)),
+        "compared_in_place": _of(lambda a: (a * 2).gt_(0.1), (5, 7)),
+    }
+
+
 def halves() -> dict[str, Case]:
     """Tensors of 16 and 64 bits."""
     b16, f16, f64 = torch.bfloat16, torch.float16, torch.float64
@@ -225,4 +252,4 @@ def tiled() -> dict[str, Case]:
 
 def graphs() -> dict[str, Case]:
     """All of them."""
-    return {**maps(), **reductions(), **products(), **halves()}
+    return {**maps(), **reductions(), **products(), **compared(), **halves()}
