@@ -7,7 +7,7 @@ that are certainly refused once they are reached, never that there is a kernel.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from agents.interface import NoTemplate
 from agents.playbook.compiler.lowering import why_not
@@ -42,7 +42,6 @@ REFUSED: dict[str, tuple[str, ...]] = {
 
 _PREFIXES = {"torch.linalg": "linalg_", "torch.special": "special_"}
 _RENAMED = {"unique": "_unique2"}
-_ENTRY = ("get_inputs", "get_init_inputs")
 
 
 def foreseen(source: str, policy: NumericsPolicy, target: Target, facts: ProblemFacts | None) -> list[str]:
@@ -88,7 +87,7 @@ def by_text(source: str) -> Iterator[NoTemplate]:
     names = _imported(tree)
     calls = sorted(
         (node.lineno, name)
-        for function in _functions(tree)
+        for function in _traced(tree)
         for node in ast.walk(function)
         if isinstance(node, ast.Call) and (name := _refused(node.func, names)) is not None
     )
@@ -98,11 +97,70 @@ def by_text(source: str) -> Iterator[NoTemplate]:
         yield unsupported(nothing, node, why_not(node.op), source)
 
 
-def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
-    """Yield the functions that a forward pass may run: all but those that make the inputs."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name not in _ENTRY:
-            yield node
+def _traced(tree: ast.Module) -> list[ast.FunctionDef]:
+    """Return the functions that a forward pass may run: ``Model.forward``, and in turn those of the file that it names.
+
+    They are functions of the module, methods of ``self`` and ``super()``, and ``forward`` of classes that are named,
+    also where an attribute of ``self`` is made. Methods of other objects are not followed.
+    """
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    seen: list[ast.FunctionDef] = []
+    waiting = [(method, "Model") for method in _methods("Model", "forward", classes)[:1]]
+    while waiting:
+        function, owner = waiting.pop()
+        if function in seen:
+            continue
+        seen.append(function)
+        for node in ast.walk(function):
+            if isinstance(node, ast.Name):
+                waiting += [(functions[node.id], "")] if node.id in functions else []
+                waiting += [(method, node.id) for method in _methods(node.id, "forward", classes)[:1]]
+            elif isinstance(node, ast.Attribute) and _is_own(node.value):
+                methods = _methods(owner, node.attr, classes)
+                first = methods.index(function) + 1 if function in methods and isinstance(node.value, ast.Call) else 0
+                waiting += [(method, owner) for method in methods[first : first + 1]]
+                made_of = _classes_of_attribute(owner, node.attr, classes)
+                waiting += [(method, name) for name in made_of for method in _methods(name, "forward", classes)[:1]]
+    return seen
+
+
+def _is_own(value: ast.expr) -> bool:
+    """Return whether an expression is ``self`` or ``super()``."""
+    name = value.func if isinstance(value, ast.Call) else value
+    return isinstance(name, ast.Name) and name.id == ("super" if isinstance(value, ast.Call) else "self")
+
+
+def _with_bases(name: str, classes: Mapping[str, ast.ClassDef]) -> list[ast.ClassDef]:
+    """Return a class of the file and those of its bases that are in the file."""
+    found: list[ast.ClassDef] = []
+    names = [name]
+    while names:
+        known = classes.get(names.pop(0))
+        if known is not None and known not in found:
+            found.append(known)
+            names += [base.id for base in known.bases if isinstance(base, ast.Name)]
+    return found
+
+
+def _methods(owner: str, name: str, classes: Mapping[str, ast.ClassDef]) -> list[ast.FunctionDef]:
+    """Return the methods of this name that a class of the file and its bases have, overriding ones first."""
+    bodies = [node for known in _with_bases(owner, classes) for node in known.body]
+    return [node for node in bodies if isinstance(node, ast.FunctionDef) and node.name == name]
+
+
+def _classes_of_attribute(owner: str, name: str, classes: Mapping[str, ast.ClassDef]) -> set[str]:
+    """Return the classes of the file that are named where ``self.name`` is assigned."""
+    assigned = [
+        node.value
+        for known in _with_bases(owner, classes)
+        for node in ast.walk(known)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(to, ast.Attribute) and to.attr == name and _is_own(to.value) for to in node.targets)
+    ]
+    return {
+        node.id for value in assigned for node in ast.walk(value) if isinstance(node, ast.Name) and node.id in classes
+    }
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:

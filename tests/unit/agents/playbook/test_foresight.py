@@ -75,11 +75,83 @@ def test_names_that_were_imported_and_other_modules_are_told_apart() -> None:
     assert ["aten.linalg_qr.default" in error.message for error in by_text(source)] == [True]
 
 
+NEVER_TRACED = """
+
+def orthogonal(size):
+    return torch.linalg.qr(torch.rand(size, size))[0]
+
+
+class Unused(nn.Module):
+    def forward(self, x):
+        return torch.linalg.svd(x)
+
+
+class Prepared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(orthogonal(8))
+        self.places = torch.multinomial(torch.rand(8), 4)
+
+    def forward(self, x):
+        return torch.linalg.svdvals(x)
+
+    def reset(self):
+        self.weight.data = torch.linalg.pinv(self.weight)
+
+
+class Model(Prepared):
+    def forward(self, x):
+        return x @ self.weight
+"""
+TRACED = """
+
+def spectrum(x):
+    return torch.linalg.eigvals(x)
+
+
+class Base(nn.Module):
+    def forward(self, x):
+        return torch.linalg.qr(x)
+
+
+class Block(Base):
+    def forward(self, x):
+        return spectrum(super().forward(x))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block() for _ in range(3)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.scaled(x)
+
+    def scaled(self, x):
+        return torch.i0(x)
+"""
+
+
+def test_calls_that_only_prepare_parameters_or_inputs_are_no_obstacle() -> None:
+    assert list(by_text("import torch\nfrom torch import nn\n" + NEVER_TRACED)) == []
+
+
+def test_calls_are_followed_from_forward_through_methods_functions_and_submodules() -> None:
+    found = [error.message for error in by_text("import torch\nfrom torch import nn\n" + TRACED)]
+    assert [message.rpartition("calls aten.")[2].split(".")[0] for message in found] == [
+        "linalg_eigvals",
+        "linalg_qr",
+        "i0",
+    ]
+
+
 @pytest.mark.parametrize(
     "call", [f"torch{'.a' * 900}()", f"torch{'.a' * 20_000}()", "-" * 5_000 + "x", "x" + "()" * 5_000]
 )
 def test_a_text_that_is_deeply_nested_ends_nothing(call: str) -> None:
-    assert list(by_text(f"import torch\n\n\ndef forward(x):\n    return {call}\n")) == []
+    assert list(by_text(f"import torch\n\n\nclass Model:\n    def forward(self, x):\n        return {call}\n")) == []
 
 
 def test_a_text_without_such_a_call_promises_nothing() -> None:
