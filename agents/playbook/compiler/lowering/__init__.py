@@ -103,6 +103,8 @@ class Lowering:
     places: dict[str, Place] = field(default_factory=dict)
     order: list[Place] = field(default_factory=list)
     """Objects in the order in which the tracer met them."""
+    left_out: dict[str, GraphNode] = field(default_factory=dict)
+    """Calls by those of their results that lowering does not make."""
 
     def run(self) -> list[Tensor]:
         """Return the values of the outputs; raises Unsupported."""
@@ -136,8 +138,12 @@ class Lowering:
         self.order.append(place)
 
     def _value(self, name: str) -> Tensor:
+        if name in self.left_out:
+            node = self.left_out[name]
+            place = node.results.index(name) + 1
+            raise Unsupported(node, f"result {place} of its {len(node.results)} is used, and is not supported")
         if name not in self.places:
-            raise Unsupported(None, f"the value {name!r} comes from a result that is not supported")
+            raise Unsupported(None, f"the tensor {name!r} has no elements")
         return self.places[name].tensor()
 
     def _node(self, node: GraphNode) -> None:
@@ -158,8 +164,10 @@ class Lowering:
             for name, view in zip(node.results, found, strict=True):
                 self._add(name, Place(base=base, view=view))
             return
-        for name, tensor in zip(node.results, self._made(call, node.op), strict=False):
+        made = self._made(call, node.op)
+        for name, tensor in zip(node.results, made, strict=False):
             self._add(name, Place(tensor))
+        self.left_out |= dict.fromkeys(node.results[len(made) :], node)
         for name, tensor in call.updates.items():
             self.places[name].write(call, tensor)
 

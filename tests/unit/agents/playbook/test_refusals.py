@@ -168,6 +168,11 @@ NEAR_MISSES: dict[str, tuple[Callable[..., torch.Tensor], dict[str, torch.Tensor
         {"x": torch.rand(4, 8)},
         r"a variant of it is not foreseen \(OverflowError\)",
     ),
+    "places_of_adaptive_maxima": (
+        lambda x: torch.nn.functional.adaptive_max_pool2d(x, 2, return_indices=True),
+        {"x": torch.rand(1, 2, 6, 6)},
+        r"adaptive_max_pool2d.default \(.*result 2 of its 2 is used, and is not supported",
+    ),
     "sorted_by_a_tensor": (
         lambda e, s: torch.searchsorted(e, e + 1, sorter=s),
         {"e": torch.rand(5), "s": torch.arange(5)},
