@@ -122,7 +122,7 @@ def _sub(ops: Operands, node: GraphNode) -> Expr | None:
 
 
 def _rsub(ops: Operands, node: GraphNode) -> Expr | None:
-    pair = _scaled([ops[1], ops[0], *ops[2:]], node) if len(ops) == 2 and not node.kwargs else None
+    pair = _scaled([ops[1], ops[0], *ops[2:]], node)
     return pair and sub(*pair)
 
 

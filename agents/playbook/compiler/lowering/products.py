@@ -237,17 +237,17 @@ def _unfold_image(call: Call) -> Lowered:
     kernel, dilation, padding, stride = (
         call.sizes(at, name) for at, name in ((1, "kernel_size"), (2, "dilation"), (3, "padding"), (4, "stride"))
     )
-    wide_out = (source.shape[3] + 2 * padding[1] - dilation[1] * (kernel[1] - 1) - 1) // stride[1] + 1
+    wide_out = (source.shape[-1] + 2 * padding[1] - dilation[1] * (kernel[1] - 1) - 1) // stride[1] + 1
 
     def define(index: Index) -> Term:
-        batch, row, column = index
+        *batch, row, column = index
         taps = (modulo(over(row, kernel[1]), kernel[0]), modulo(row, kernel[1]))
         outs = (over(column, wide_out), modulo(column, wide_out))
         places = [
             plus(times(outs[a], stride[a]), plus(times(taps[a], dilation[a]), number(-padding[a]))) for a in (0, 1)
         ]
-        inside = both(*(within(p, 0, source.shape[2 + a]) for a, p in enumerate(places)))
-        value = source.at((batch, over(row, prod(kernel)), *places))
+        inside = both(*(within(p, 0, source.shape[a - 2]) for a, p in enumerate(places)))
+        value = source.at((*batch, over(row, prod(kernel)), *places))
         return guarded(inside, value, const(0, value.dtype))
 
     return mapped(call.shape, call.dtype, define)

@@ -124,6 +124,8 @@ def _truths(kind: str, at: int | None) -> Callable[[Call], Lowered]:
     def lower(call: Call) -> Lowered:
         source = call.tensor(0)
         axes = axes_of(call, at, len(source.shape))
+        if call.op.endswith(".dims") and call.argument(1, "dim") == []:  # unlike None, no axis
+            axes = ()
         found = reduced(source, axes, kind, "int32", lambda term: cast(truth(term), "int32"))
         result = combined(found.shape, BOOL, truth, found)
         return result_of(call, result, axes, at is not None and keeps(call, 2))
@@ -338,6 +340,7 @@ REDUCTIONS: dict[str, Callable[[Call], Lowered]] = {
     "aten.any.dims": _truths("max", 1),
     "aten.all.default": _truths("min", None),
     "aten.all.dim": _truths("min", 1),
+    "aten.all.dims": _truths("min", 1),
     "aten.prod.default": _product(None),
     "aten.prod.dim_int": _product(1),
     "aten.var.correction": _variance(root=False, with_mean=False),

@@ -55,6 +55,7 @@ def maps() -> dict[str, Case]:
         "roll": _of(lambda a: torch.roll(a, (2, -3), (0, 1)), (5, 21)),
         "repeat": _of(lambda a: a.repeat(2, 3), (5, 7)),
         "repeat_interleave": _of(lambda a: a[:, :, None].expand(5, 7, 3).reshape(5, 21), (5, 7)),
+        "reversed_difference": _of(lambda a, b: torch.rsub(a, b, alpha=2) + torch.rsub(a, 3, alpha=2), (5, 7), (5, 7)),
         "triangle": _of(lambda a: torch.tril(a) + torch.triu(a, 2), (9, 13)),
         "gather": Case(lambda a, i: torch.gather(a, 1, i), {"a": _random(2, 7), "i": numbers}),
         "index_select": Case(lambda a, i: a.index_select(1, i[0]), {"a": _random(5, 7), "i": numbers}),
@@ -113,6 +114,9 @@ def reductions() -> dict[str, Case]:
     """Reductions, norms, losses, scans and orders that no template takes."""
     labels = torch.arange(12) % 7
     return {
+        "all_over_two": _of(lambda a: torch.all(a > -1, dim=(0, 2), keepdim=True), (5, 7, 3)),
+        "all_over_every_one": _of(lambda a: torch.all(a, dim=(0, 1)), (5, 7)),
+        "truths_over_no_axis": _of(lambda a: (torch.any(a > 0, dim=()), torch.all(a, dim=(), keepdim=True)), (5, 7)),
         "residual_norm": _of(lambda a, b: F.layer_norm(a + b, (40,)), (6, 40), (6, 40)),
         "residual_norm_both": _of(lambda a, b: (a + b, F.rms_norm(a + b, (40,))), (6, 40), (6, 40)),
         "two_axes": _of(lambda a: a.sum((0, 2)) / 3, (4, 9, 11)),
@@ -187,6 +191,7 @@ def products() -> dict[str, Case]:
             )
             for kind in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
         },
+        "unfolded_without_batch": _of(lambda a: F.unfold(a, (2, 3), padding=1), (3, 5, 6)),
         "max_pool_places": _of(lambda a: F.max_pool2d(a, 3, 2, 1, return_indices=True), (2, 3, 9, 11)),
         "avg_pool": _of(lambda a: F.avg_pool2d(a, 3, 2, 1, ceil_mode=True), (2, 3, 9, 12)),
         "avg_pool_inside": _of(lambda a: F.avg_pool2d(a, 3, 2, 1, count_include_pad=False), (2, 3, 9, 12)),
