@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import NoReturn
 
 from agents.playbook.compiler.lowering.calls import UNFORESEEN, Call, Unsupported, read
 from agents.playbook.compiler.lowering.creation import CREATION
@@ -27,7 +28,7 @@ from agents.playbook.compiler.lowering.selections import SELECTIONS
 from agents.playbook.compiler.lowering.views import VIEWS, View, is_view, views
 from agents.playbook.compiler.lowering.windows import WINDOWS
 from agents.playbook.compiler.tensors import Given, Map, Tensor
-from agents.playbook.recognition.values import is_in_place, needed_calls, out_of_place, reference
+from agents.playbook.recognition.values import is_in_place, needed_calls, out_of_place, reference, references
 from cupilot.domain.problem import GraphNode, ProblemFacts, Role
 
 MAKERS = {
@@ -184,11 +185,7 @@ class Lowering:
     def _made(self, call: Call, op: str) -> list[Tensor]:
         unknown = next((dtype for dtype in call.node.dtypes if dtype.removeprefix("torch.") in _NOT_HELD), None)
         if unknown is not None and op not in _REASONS:
-            kind = unknown.removeprefix("torch.")
-            call.refuse(
-                f"it makes {kind}, and is not among the calls that are followed by real and imaginary parts; assign"
-                " to those before view_as_complex, or join complex tensors with cat"
-            )
+            self._refuse_complex(call.node, unknown.removeprefix("torch."))
         if op in MAKERS:
             made = MAKERS[op](call)
             call.refuse_unread()
@@ -198,6 +195,16 @@ class Lowering:
             if tensor is not None:
                 return [tensor]
         raise Unsupported(call.node, why_not(op))
+
+    def _refuse_complex(self, node: GraphNode, kind: str) -> NoReturn:
+        """Refuse a call that makes complex numbers; a view that the tracer made for one call is that call's."""
+        users = [user for user in self.facts.graph.nodes if set(node.results) & set(references(user))]
+        theirs = node.op == "aten.view_as_complex.default" and len(users) == 1
+        raise Unsupported(
+            users[0] if theirs else node,
+            f"it {'is given' if theirs else 'makes'} {kind}, and is not among the calls that are followed by real and"
+            " imaginary parts; assign to those before view_as_complex, or join complex tensors with cat",
+        )
 
     def _written(self, call: Call) -> None:
         """Follow a call that writes to its first argument, and rename the objects that share its storage."""

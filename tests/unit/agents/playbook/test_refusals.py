@@ -112,6 +112,19 @@ def set_rows(x: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> torch
     return result
 
 
+@pytest.mark.parametrize(
+    ("function", "op"),
+    [
+        (lambda x: torch.complex(x, x).sqrt().real, "aten.sqrt.default"),
+        (lambda x: torch.complex(x, x).cumprod(0).real, "aten.cumprod.default"),
+        (lambda x: torch.complex(x, x) == torch.complex(x, x + 1), "aten.eq.Tensor"),
+        (lambda x: (torch.complex(x, x) ** 3).real, "aten.pow.Tensor_Scalar"),
+    ],
+)
+def test_a_complex_call_is_refused_by_its_own_name(function: Callable[[torch.Tensor], torch.Tensor], op: str) -> None:
+    assert f"in line 5, which calls {op} (result [4, 8]): it is given complex64" in refusal(function, 5).message
+
+
 NEAR_MISSES: dict[str, tuple[Callable[..., torch.Tensor], dict[str, torch.Tensor], str]] = {
     "values_of_a_mask": (
         set_rows,
@@ -131,22 +144,22 @@ NEAR_MISSES: dict[str, tuple[Callable[..., torch.Tensor], dict[str, torch.Tensor
     "complex_written_in_place": (
         lambda x: torch.view_as_real(torch.view_as_complex(x * 2).mul_(3)),
         {"x": torch.rand(4, 2)},
-        "makes complex64, and is not among the calls",
+        "is given complex64, and is not among the calls",
     ),
     "complex_view_of_what_is_written": (
         _written_below_a_complex_view,
         {"x": torch.rand(4, 2)},
-        "makes complex64, and is not among the calls",
+        "is given complex64, and is not among the calls",
     ),
     "complex_slice_is_set": (
         _with_a_coefficient_set,
         {"x": torch.rand(4, 8)},
-        "makes complex64, and is not among the calls",
+        "is given complex64, and is not among the calls",
     ),
     "complex_inverse": (
         lambda x: torch.complex(x, x).reciprocal().real,
         {"x": torch.rand(4, 8)},
-        "makes complex64, and is not among the calls",
+        "is given complex64, and is not among the calls",
     ),
     "strides_of_a_transposed_input": (
         lambda x: x.as_strided((2, 3), (8, 1)),
