@@ -33,6 +33,8 @@ CLEAR_OF_OVERFLOW = 2.0**-4
 NO_ROOM = "there is too little memory for its answer in float64"
 
 LOWER_PRECISION = "lower_precision"
+_OF_DROPOUT = ("dropout", "bernoulli")
+"""Parts of the names of calls by which dropout draws random numbers."""
 
 
 @dataclass(frozen=True)
@@ -322,8 +324,18 @@ def _check_deterministic(reference: ReferenceLink, case: Case) -> None:
         for mine, its in zip(*map(stretches, (tensor, again)), strict=True):
             if not torch.allclose(mine.double(), its.double(), rtol=1e-3, atol=1e-6, equal_nan=True):
                 raise UnusableReference(
-                    "the reference gives different outputs for the same inputs (dropout or random numbers in forward?)"
+                    f"the reference gives different outputs for the same inputs: {_how_to_be_deterministic(reference)}"
                 )
+
+
+def _how_to_be_deterministic(reference: ReferenceLink) -> str:
+    """Return what to change in a file whose forward draws random numbers."""
+    drawing = [node for node in reference.graph.nodes if any(name in node.op for name in _OF_DROPOUT)]
+    lines = ", ".join(str(line) for line in sorted({node.line for node in drawing if node.line is not None}))
+    if not drawing:
+        return "forward must draw no random numbers; call `self.eval()` in `__init__` where they are those of dropout"
+    place = f" in line {lines}" if lines else ""
+    return f"dropout{place} draws random numbers; call `self.eval()` in `__init__`, or give it p=0"
 
 
 def _other_seed() -> int:

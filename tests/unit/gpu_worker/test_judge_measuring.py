@@ -313,7 +313,11 @@ def test_index_outputs_have_no_precision() -> None:
         ("x * 0.0", "same everywhere"),
         ("torch.full((4, 4), 3.0)", "same everywhere"),
         ("torch.linspace(0, 1, 64)", "previous_output"),
-        ("nn.functional.dropout(x, 0.3)", "different outputs"),
+        (
+            "nn.functional.dropout(x, 0.3)",
+            r"different outputs.*: dropout in line 6 .*`self.eval\(\)` in `__init__`, or",
+        ),
+        ("x + torch.rand_like(x)", r"different outputs.*: forward must draw no random numbers; call `self.eval\(\)`"),
     ],
 )
 def test_problems_that_cannot_be_judged_are_refused(expression: str, words: str) -> None:
