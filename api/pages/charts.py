@@ -155,8 +155,11 @@ def spark(points: Sequence[Point], last: float) -> Markup:
     )
 
 
-def roofline(known: Preparation, best: Sequence[Improvement], base: str) -> Markup:
+def roofline(known: Preparation, eager_us: float, best: Sequence[Improvement], base: str) -> Markup:
     """Draw the device's roofs with both ridge points, PyTorch's place, and the way of the highest medians.
+
+    PyTorch stands at ``eager_us``, and each kernel as far above it as its speedup says: kernels were compared with
+    eager at different times, and the device's speed may have changed in between.
 
     All stand at the problem's intensity: operations as they are written per byte that has to be moved, so that a
     faster algorithm may stand above a roof.
@@ -165,20 +168,21 @@ def roofline(known: Preparation, best: Sequence[Improvement], base: str) -> Mark
     if not flops or placement.intensity <= 0 or placement.ridge_scalar <= 0:
         return Markup()
     matrix = placement.ridge_tensor * peaks.bandwidth
-    points: list[tuple[str, float, str, Improvement | None]] = [
-        ("PyTorch eager", known.baseline_us.median, "baseline", None)
+    points: list[tuple[str, float, str, str | None]] = [
+        (f"PyTorch eager, {number(eager_us)} us", 1.0, "baseline", None)
     ]
     points += [
         (
-            f"candidate {point.ordinal}: {times(eager.speedup.median)}",
-            eager.kernel_us.median,
+            f"candidate {point.ordinal}: {times(eager.speedup.median)},"
+            f" {number(eager.kernel_us.median)} us against {number(eager.baseline_us.median)} us",
+            eager.speedup.median,
             point.verdict.value,
-            point,
+            f"{base}/{point.ordinal}",
         )
         for point in best
         if (eager := point.evaluation.comparison()) is not None
     ]
-    rates = [flops / (micros * 1e-6) for _, micros, *_ in points if micros > 0]
+    rates = [flops / (eager_us * 1e-6) * speedup for _, speedup, *_ in points]
     ridges = sorted({placement.ridge_scalar, placement.ridge_tensor})
     x0 = 10 ** math.floor(math.log10(min(placement.intensity, ridges[0]) / 3))
     x1 = 10 ** math.ceil(math.log10(max(placement.intensity, ridges[-1]) * 3))
@@ -199,9 +203,8 @@ def roofline(known: Preparation, best: Sequence[Improvement], base: str) -> Mark
     trail = [(placement.intensity, rate) for rate in rates]
     for start, end in pairwise(trail):
         drawn += axes.line("series", start, end)
-    for (title, micros, kind, improvement), rate in zip(points, rates, strict=False):
-        href = f"{base}/{improvement.ordinal}" if improvement else None
-        drawn += axes.dot(Dot(placement.intensity, rate, kind, f"{title}, {number(micros)} us", href=href))
+    for (title, _, kind, href), rate in zip(points, rates, strict=True):
+        drawn += axes.dot(Dot(placement.intensity, rate, kind, title, href=href))
     return _svg(WIDTH, HEIGHT, f"Roofline: {number(placement.intensity)} operations per byte", drawn)
 
 

@@ -18,7 +18,7 @@ from api.pages.lineage import lineage, notable
 from api.pages.visits import COOKIE, HOME, PageRoute, Visitor, page
 from api.routes.events import continue_after, event_stream
 from cupilot.domain.errors import InvalidInput, NotFound, Pruned
-from cupilot.domain.evaluation import Verdict
+from cupilot.domain.evaluation import Interval, Verdict
 from cupilot.domain.imported import KernelKind
 from cupilot.domain.people import Role
 from cupilot.domain.problem import Target
@@ -27,7 +27,7 @@ from cupilot.exports import Winner, refusals
 from cupilot.reports.job import steps_after_failure
 from cupilot.reports.problem import preparation_notes
 from cupilot.schemas import CandidateComparison, CandidateSummary, JobView, Report
-from cupilot.schemas.jobs import JobFilter
+from cupilot.schemas.jobs import JobFilter, PreparationSummary
 from cupilot.storage.db.feed import nothing_follows
 from cupilot.storage.jobs import timelines
 from cupilot.storage.jobs.best_so_far import Improvement, improvements, risen
@@ -141,7 +141,7 @@ def job_page(session: Transaction, caller: Visitor, job: UUID) -> Response:
         population=charts.population(population, base),
         lineage=lineage(drawn, base, view.best.ordinal if view.best else None),
         drawn=len(drawn),
-        roofline=_roofline(session, team, job, best, base),
+        roofline=_roofline(session, team, view, best, base),
         funnel=_funnel(view),
         techniques=worth_of_techniques(session, team, job),
         credits=found.candidate.credits if found else [],
@@ -228,7 +228,7 @@ def _may_act(caller: Any, team: UUID) -> bool:
 def _levels(view: JobView) -> list[charts.Level]:
     levels = []
     if view.preparation and view.preparation.floor_us > 0:
-        bound = view.preparation.baseline_us.median / view.preparation.floor_us
+        bound = _eager(view, view.preparation).median / view.preparation.floor_us
         levels.append(charts.Level(bound, "roofline bound", "bound"))
     if view.best and view.best.speedup_over_compile:
         compiled = view.best.speedup.median / view.best.speedup_over_compile.median
@@ -236,9 +236,16 @@ def _levels(view: JobView) -> list[charts.Level]:
     return levels
 
 
-def _roofline(session: Session, team: UUID, job: UUID, best: Sequence[Improvement], base: str) -> Any:
-    row = get_job(session, team, job)
-    return charts.roofline(preparation_of(row), best, base) if row.preparation is not None else None
+def _eager(view: JobView, preparation: PreparationSummary) -> Interval:
+    """Return PyTorch's time as it was measured beside the best kernel; at preparation where there is none yet."""
+    return view.best.baseline_us if view.best else preparation.baseline_us
+
+
+def _roofline(session: Session, team: UUID, view: JobView, best: Sequence[Improvement], base: str) -> Any:
+    if view.preparation is None:
+        return None
+    known = preparation_of(get_job(session, team, view.id))
+    return charts.roofline(known, _eager(view, view.preparation).median, best, base)
 
 
 def _funnel(view: JobView) -> list[tuple[str, int]]:

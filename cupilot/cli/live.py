@@ -173,7 +173,7 @@ def _facts(job: JobView) -> Table:
         table.add_row(
             "problem",
             f"{job.preparation.op_class}, {job.preparation.zone.value} bound on {clean(job.preparation.device)};"
-            f" PyTorch {baseline:.0f} us, roofline bound {floor:.0f} us",
+            f" PyTorch {baseline:.0f} us at preparation, roofline bound {floor:.0f} us",
         )
         for note in preparation_notes(job.preparation):
             table.add_row("note", clean(note))

@@ -57,7 +57,8 @@ def show_job(job: JobView, waits_for: Sequence[str] = (), tried_again: Sequence[
                 f"{preparation.zone.value} ({preparation.op_class}, {preparation.intensity:.2g} operations a byte)",
             )
         )
-        lines.append(("baseline", f"PyTorch eager {preparation.baseline_us.median:.1f} us on {preparation.device}"))
+        eager = f"PyTorch eager {preparation.baseline_us.median:.1f} us on {preparation.device}, at preparation"
+        lines.append(("baseline", eager))
         lines.append(("bound", f"{preparation.floor_us:.1f} us: no correct kernel is faster at the measured peaks"))
         if preparation.direct_us is not None and preparation.direct_us > preparation.floor_us:
             lines.append(("direct", f"{preparation.direct_us:.1f} us: operations as they are written, no bound"))
@@ -67,7 +68,8 @@ def show_job(job: JobView, waits_for: Sequence[str] = (), tried_again: Sequence[
         lines.append(("generation", f"{min(job.generation + 1, job.generations)} of {job.generations}"))
         lines.append(("candidates", f"{job.candidates} ({counts(job.verdicts)})"))
     if job.best:
-        lines.append(("best", f"{interval(job.best.speedup)} over PyTorch eager, {job.best.verdict.value}"))
+        times = f"medians {job.best.kernel_us.median:.1f} us against {job.best.baseline_us.median:.1f} us"
+        lines.append(("best", f"{interval(job.best.speedup)} over PyTorch eager, {job.best.verdict.value}; {times}"))
         lines.append(("strategy", ", ".join(technique_lines(job.best.strategy))))
     spent = f"{seconds(job.wall_seconds)}, {seconds(job.gpu_seconds)} on the device, {job.cost_usd:.2f} USD"
     lines.append(("spent", spent))

@@ -115,6 +115,7 @@ def _job(champion: Champion) -> JobView:
             speedup=eager.speedup,
             speedup_over_compile=compiled.speedup if compiled else None,
             kernel_us=eager.kernel_us,
+            baseline_us=eager.baseline_us,
             strategy=champion.strategy,
         ),
         wall_seconds=0.0,

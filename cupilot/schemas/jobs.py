@@ -131,7 +131,7 @@ class PreparationSummary(Response):
     """Time of the reference's operations as they are written, at the same peaks: no bound where a faster algorithm is
     known. None of older jobs."""
     baseline_us: Interval
-    """PyTorch eager under the policy."""
+    """PyTorch eager under the policy, when the problem was prepared; ``best`` has the time beside its kernel."""
     device: str
     notes: list[str] = []
     warnings: list[str] = []
@@ -150,6 +150,8 @@ class BestSummary(Response):
     speedup_over_compile: Interval | None = None
     """Over ``torch.compile``; measured when the job confirms its best kernel."""
     kernel_us: Interval
+    baseline_us: Interval
+    """PyTorch eager, measured in turns with the kernel: the times that ``speedup`` compares."""
     strategy: Strategy
     """As aligned with what the code does."""
     kernel_kind: KernelKind = KernelKind.PLANNED

@@ -261,6 +261,7 @@ def _best(session: Session, job: Job) -> BestSummary | None:
         speedup=eager.speedup,
         speedup_over_compile=compiled.speedup if compiled else None,
         kernel_us=eager.kernel_us,
+        baseline_us=eager.baseline_us,
         strategy=strategy,
         kernel_kind=evaluation.kernel_kind,
     )

@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from api.pages.routes import ROUTERS
 from api.pages.visits import COOKIE
-from cupilot.domain.evaluation import Failure, FailureKind, Verdict, WorkloadResult
+from cupilot.domain.evaluation import Failure, FailureKind, Interval, Verdict, WorkloadResult
 from cupilot.domain.people import Role, Scope
 from cupilot.domain.states import JobState, WorkerKind
 from cupilot.domain.workload import Workload
@@ -262,6 +262,22 @@ def test_empty_and_failed_jobs_have_a_page(world: World, browser: httpx.Client, 
     text = shown(browser, f"/ui/jobs/{failed}")
     assert "none was correct" in text
     assert 'http-equiv="refresh"' not in text
+
+
+def test_a_jobs_times_are_those_that_its_speedup_compares(world: World, browser: httpx.Client, team: Team) -> None:
+    slow = Interval(low=650.0, median=660.0, high=670.0)
+    with world.database.transaction() as session:
+        story = Story(session, team.id).prepare()
+        story.job.preparation = preparation().model_copy(update={"baseline_us": slow})
+        story.candidate(story.generation(0), audited(2.0), best=True)
+        job = story.job.id
+    text = shown(browser, f"/ui/jobs/{job}")
+    assert "PyTorch 20 us, measured beside it" in text
+    assert "PyTorch eager, 20 us" in text
+    assert "candidate 0: 2.00x, 10 us against 20 us" in text
+    assert "660 us" not in text
+    best = team.http.get(f"/v1/jobs/{job}").json()["best"]
+    assert best["baseline_us"]["median"] / best["kernel_us"]["median"] == best["speedup"]["median"]
 
 
 def test_a_job_shows_what_its_preparation_noted(world: World, browser: httpx.Client, team: Team) -> None:

@@ -288,6 +288,7 @@ def test_status_exits_as_the_job_ended(changes: dict[str, Any], code: int) -> No
         "verdict": "audited",
         "speedup": {"low": 1.8, "median": 2.0, "high": 2.2},
         "kernel_us": one,
+        "baseline_us": {"low": 1.9, "median": 2.0, "high": 2.1},
         "strategy": {"techniques": [{"id": "simd", "parameters": {"width": 8}}]},
     }
     if changes.get("best"):
@@ -298,7 +299,7 @@ def test_status_exits_as_the_job_ended(changes: dict[str, Any], code: int) -> No
     assert text.exit_code == as_json.exit_code == code
     assert json.loads(as_json.stdout)["state"] == changes.get("state", "queued")
     if "best" in changes:
-        assert "2.00x [1.80, 2.20] over PyTorch eager, audited" in text.stdout
+        assert "2.00x [1.80, 2.20] over PyTorch eager, audited; medians 1.0 us against 2.0 us" in text.stdout
         assert "simd (width=8)" in text.stdout
 
 

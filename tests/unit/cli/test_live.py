@@ -72,6 +72,7 @@ def test_the_live_view_shows_progress_best_and_the_last_events() -> None:
         "verdict": "audited",
         "speedup": {"low": 1.82, "median": 1.84, "high": 1.86},
         "kernel_us": one,
+        "baseline_us": one,
         "strategy": {"techniques": [{"id": "online_softmax"}]},
     }
     hostile = {"id": str(UUID(int=2)), "name": "[red]n\x1b[2J[/red]", "policy": "fp32", "hash": "h"}
