@@ -81,8 +81,8 @@ def reached_before(step: Step) -> Exhausted | None:
     return Exhausted(value) if value else None
 
 
-def conclude(session: Session, job: Job, reached: Exhausted | None, unconfirmed: str = "not_reproduced") -> None:
-    """End the job as what it has come to; ``unconfirmed`` is the reason given where its best is not reproduced."""
+def conclude(session: Session, job: Job, reached: Exhausted | None, failure: str | None = None) -> None:
+    """End the job as what it has come to; ``failure`` says why its best could not be measured again, if that failed."""
     best = choose_best(session, job)
     if reached is not None:
         end_job(session, job, JobState.BUDGET_EXHAUSTED, reason=reached.value, message=reached.message)
@@ -90,6 +90,9 @@ def conclude(session: Session, job: Job, reached: Exhausted | None, unconfirmed:
         end_job(session, job, JobState.FAILED, reason="no_valid_kernel", message=no_valid_kernel(session, job))
     elif best.verdict is Verdict.REPRODUCED:
         end_job(session, job, JobState.SUCCEEDED)
+    elif failure is not None:
+        message = f"the best kernel is audited, but could not be measured again: {failure}"
+        end_job(session, job, JobState.SUCCEEDED, reason="not_confirmed", message=message)
     else:
         message = "the best kernel is audited, but its speed was not reproduced"
-        end_job(session, job, JobState.SUCCEEDED, reason=unconfirmed, message=message)
+        end_job(session, job, JobState.SUCCEEDED, reason="not_reproduced", message=message)

@@ -247,7 +247,7 @@ def fail_step(session: Session, job: Job, step: Step, reason: str, message: str)
     if step.kind is StepKind.PREPARE:
         end_job(session, job, JobState.FAILED, reason=reason, message=message)
     elif step.kind is StepKind.CONFIRM:
-        conclude(session, job, reached_before(step), unconfirmed="not_confirmed")
+        conclude(session, job, reached_before(step), failure=message)
     elif step.kind in (StepKind.ABLATE, StepKind.ATTRIBUTE):
         skip_attribution(session, job, step, message)
     elif step.candidate_id is None:

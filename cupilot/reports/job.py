@@ -102,7 +102,8 @@ def next_steps(job: JobView, evaluation: Evaluation) -> list[str]:
     if job.agents is AgentKind.PLAYBOOK and job.final and (floor_share(evaluation) or 0.0) < NEAR_FLOOR:
         steps.append("Let a model go on from the playbook's kernels (agents hybrid), where the service has one.")
     if evaluation.verdict is Verdict.AUDITED and job.final:
-        steps.append("Run the job again before relying on the number: it was not reproduced in fresh processes.")
+        known = "could not be measured again" if job.reason == "not_confirmed" else "was not reproduced"
+        steps.insert(0, f"Run the job again before relying on the number: it {known} in fresh processes.")
     steps.append("Start the next job on a similar operator: it begins from what this one taught the strategy pool.")
     return steps
 

@@ -280,6 +280,24 @@ def test_a_jobs_times_are_those_that_its_speedup_compares(world: World, browser:
     assert best["baseline_us"]["median"] / best["kernel_us"]["median"] == best["speedup"]["median"]
 
 
+def test_a_job_that_was_not_confirmed_says_why(world: World, browser: httpx.Client, team: Team) -> None:
+    with world.database.transaction() as session:
+        story = Story(session, team.id).prepare()
+        story.candidate(story.generation(0), audited(2.0), best=True)
+        open_job = story.job.id
+    assert "measured when the best is confirmed" in shown(browser, f"/ui/jobs/{open_job}")
+    with world.database.transaction() as session:
+        story = Story(session, team.id).prepare()
+        story.candidate(story.generation(0), audited(2.0), best=True)
+        message = "the best kernel is audited, but could not be measured again: this machine is too busy"
+        job = story.end(JobState.SUCCEEDED, reason="not_confirmed", message=message).id
+    text = shown(browser, f"/ui/jobs/{job}")
+    assert f'<section class="card warn"><p>{message}</p></section>' in text
+    assert "<h2>What to do next</h2><ul><li>Run the job again" in text
+    assert "card good" not in text
+    assert '<div class="note">not measured</div>' in text
+
+
 def test_a_job_shows_what_its_preparation_noted(world: World, browser: httpx.Client, team: Team) -> None:
     with world.database.transaction() as session:
         story = Story(session, team.id).prepare()

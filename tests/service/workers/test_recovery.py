@@ -165,6 +165,9 @@ def test_a_lost_confirmation_keeps_the_audited_kernel(rig: Rig) -> None:
     job = rig.job(job_id)
     assert (job.state, job.reason) == (JobState.SUCCEEDED, "not_confirmed")
     assert job.best_candidate_id is not None
+    error = rig.step(job_id, "confirm/0").error
+    assert error is not None
+    assert job.message == f"the best kernel is audited, but could not be measured again: {error['message']}"
 
 
 def test_a_faulty_machine_is_not_the_kernels_fault(database: Database, settings: Settings) -> None:

@@ -163,6 +163,8 @@ def test_a_number_that_was_not_reproduced_is_not_to_be_relied_on() -> None:
 
     assert warned(Verdict.AUDITED)
     assert not warned(Verdict.REPRODUCED)
+    first = next_steps(_job(reason="not_confirmed"), _evaluation(verdict=Verdict.AUDITED))[0]
+    assert first.startswith("Run the job again before relying on the number: it could not be measured again")
 
 
 def test_too_few_pairs_decide_nothing() -> None:
