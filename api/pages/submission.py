@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from fastapi import APIRouter
 from pydantic import ValidationError
@@ -15,12 +16,14 @@ from api.pages.visits import HOME, Actor, Fields, Form, PageRoute, Visitor, inva
 from cupilot.domain import problems as builtin
 from cupilot.domain.errors import CupilotError, InvalidInput, Unavailable
 from cupilot.domain.evolution.sce import SceConfig
-from cupilot.domain.job import AgentKind, Budgets, Priority
+from cupilot.domain.job import AgentKind, Budgets, JobSpec, Priority
 from cupilot.domain.people import Caller
 from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.jobs.planning import plan
-from cupilot.jobs.submission import submit
+from cupilot.jobs.submission import submit, suiting_size
 from cupilot.schemas import JobRequest, ProblemInput
+from cupilot.storage.jobs.jobs import get_job, job_spec
+from cupilot.storage.people.people import team_of_job
 from cupilot.storage.queue.cluster_views import cluster_view
 
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
@@ -38,11 +41,57 @@ CHOICES = {
 
 
 @router.get("/submit")
-def form(session: Transaction, caller: Visitor, problem: str | None = None) -> Response:
-    """Show the form, empty but for the defaults."""
+def form(session: Transaction, caller: Visitor, problem: str | None = None, like: UUID | None = None) -> Response:
+    """Show the form, empty but for the defaults, or filled in as for a job that is there."""
+    if like is not None:
+        spec = job_spec(session, get_job(session, team_of_job(session, caller, like), like))
+        given = _fields_of(spec)
+        return _page(session, caller, given, left_out=_left_out(spec, _request(given)))
     given = Form("")
     given["problem"] = problem if problem in builtin.names() else ""
     return _page(session, caller, given)
+
+
+def _fields_of(spec: JobSpec) -> Form:
+    """Return what to fill in for such a job, as far as the form has fields for it."""
+    budgets, method = spec.budgets, spec.method
+    fields = Form("")
+    fields |= _problem_fields(spec)
+    fields |= {
+        "policy": spec.problem.policy.value,
+        "target": spec.target.value,
+        "agents": spec.agents.value,
+        "priority": spec.priority.value,
+        "seed": str(spec.seed),
+        "candidates": str(budgets.candidates),
+        "minutes": str(budgets.wall_seconds / 60),
+        "cost_usd": str(budgets.cost_usd),
+        "gpu_seconds": "" if budgets.gpu_seconds is None else str(budgets.gpu_seconds),
+        "labels": ", ".join(f"{name}={value}" for name, value in spec.labels.items() if "," not in name + value),
+    }
+    if isinstance(method, SceConfig):
+        fields |= {"population": str(method.population), "generations": str(method.generations)}
+    return fields
+
+
+def _problem_fields(spec: JobSpec) -> dict[str, str]:
+    """Return the name of a built-in problem, with the type at its end apart, or the text of any other."""
+    problem = spec.problem
+    known = builtin.name_of(problem.content_hash())
+    if known is None or builtin.load(known, size=suiting_size(spec.target)).source != problem.source:
+        return {"name": problem.name, "source": problem.source}
+    name = {} if problem.name == known else {"name": problem.name}
+    base, _, tensors = known.rpartition("_")
+    if known not in builtin.names():
+        return {"problem": base, "tensors": tensors, **name}
+    return {"problem": known, **name}
+
+
+def _left_out(spec: JobSpec, request: JobRequest) -> list[str]:
+    """Return the parts of a job that the form cannot ask for."""
+    return [
+        part for part in ("method", "budgets", "labels", "learning") if getattr(spec, part) != getattr(request, part)
+    ]
 
 
 @router.post("/submit")
@@ -126,7 +175,7 @@ def _page(session: Session, caller: Caller, given: Form, **shown: Any) -> Respon
         "minutes": f"{Budgets().wall_seconds / 60:g}",
         "cost_usd": f"{Budgets().cost_usd:g}",
         "seed": "0",
-        **dict.fromkeys(("problem", "name", "source", "labels"), ""),
+        **dict.fromkeys(("problem", "name", "source", "labels", "gpu_seconds"), ""),
     }
     return page(
         "submit",
@@ -136,5 +185,5 @@ def _page(session: Session, caller: Caller, given: Form, **shown: Any) -> Respon
         choices=CHOICES,
         problems=sorted(builtin.names()),
         live=[target.value for target in cluster.targets],
-        **{"plan": None, "error": None, **shown},
+        **{"plan": None, "error": None, "left_out": [], **shown},
     )

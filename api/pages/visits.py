@@ -148,7 +148,7 @@ class Form(dict[str, str]):
 
     def __init__(self, body: str) -> None:
         self.everything = parse_qs(body, keep_blank_values=True)
-        super().__init__({name: values[0].strip() for name, values in self.everything.items()})
+        super().__init__({name: _typed(values[0]) for name, values in self.everything.items()})
 
     def text(self, name: str) -> str | None:
         """Return a field that was filled in, or None."""
@@ -175,6 +175,12 @@ class Form(dict[str, str]):
             except ValueError as error:
                 raise InvalidInput(f"{name.replace('_', ' ')}: {value!r} cannot be used", where=name) from error
         return read
+
+
+def _typed(value: str) -> str:
+    """Return a field's text without spaces around it; a text of several lines with the line ends that files have."""
+    text = value.replace("\r\n", "\n")  # which browsers send in place of every line end
+    return text if "\n" in text.strip() else text.strip()
 
 
 async def form(request: Request) -> Form:

@@ -137,6 +137,11 @@ def check_agents(session: Session, method: MethodConfig, agents: AgentKind, *pro
         )
 
 
+def suiting_size(target: Target) -> Size:
+    """Return the size that a built-in problem has on a target, where a request names none."""
+    return "full" if target is Target.CUDA else "small"
+
+
 def problem_of(session: Session, team: UUID, request: ProblemInput, target: Target) -> Problem:
     """Return the problem that a request means: its source, a built-in of the size that suits, or one of the team's."""
     if request.source is not None:
@@ -144,8 +149,7 @@ def problem_of(session: Session, team: UUID, request: ProblemInput, target: Targ
         return Problem(name=request.name or DEFAULT_NAME, source=request.source, policy=request.policy)
     assert request.id is not None
     if builtin.is_name(request.id):
-        default: Size = "full" if target is Target.CUDA else "small"
-        problem = builtin.load(request.id, size=request.size or default)
+        problem = builtin.load(request.id, size=request.size or suiting_size(target))
     elif request.size is not None:
         raise InvalidInput("only built-in problems have sizes", where="body.problem.size")
     else:

@@ -63,6 +63,39 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
+class Filled(HTMLParser):
+    """Collects what a page's fields hold, as a browser would send it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.fields: dict[str, str] = {}
+        self._select = self._area = ""
+        self._chosen = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        name = given.get("name") or ""
+        if tag == "select":
+            self._select, self.fields[name] = name, ""
+        elif tag == "textarea":
+            self._area, self.fields[name] = name, ""
+        elif tag == "input" and name:
+            self.fields[name] = given.get("value") or ""
+        self._chosen = tag == "option" and "selected" in given
+
+    def handle_data(self, data: str) -> None:
+        if self._area:
+            self.fields[self._area] += data.removeprefix("\n").replace("\n", "\r\n")
+        elif self._chosen:
+            self.fields[self._select] = data
+
+    def handle_endtag(self, tag: str) -> None:
+        self._chosen = False
+        if tag == "textarea":
+            self._area = ""
+
+
 def visit(world: World, key: str | None) -> httpx.Client:
     browser = httpx.Client(base_url=world.url, timeout=60)
     world.open.append(browser)
@@ -215,6 +248,31 @@ def test_buttons_do_what_rest_does_and_only_from_these_pages(browser: httpx.Clie
     chosen = {"job": [job, other], "action": "cancel"}  # the first has ended
     assert browser.post("/ui/jobs/bulk", data=chosen).status_code == 303
     assert team.http.get(f"/v1/jobs/{other}").json()["state"] == "cancelled"
+
+
+def test_a_job_like_another_is_the_same_job(browser: httpx.Client, team: Team, stranger: Team) -> None:
+    method = {"name": "sce", "population": 6, "generations": 3}
+    budgets = {"candidates": 33, "wall_seconds": 450.0, "cost_usd": 1.25, "gpu_seconds": 77.5}
+    asked = {"method": method, "budgets": budgets, "labels": {"a": "b", "c": "d"}, "priority": "high", "seed": 7}
+    problems = (
+        {"id": "softmax_bfloat16", "policy": "half"},
+        {"id": "softmax", "policy": "tf32", "name": "mine"},
+        {"id": "softmax", "size": "full"},
+        {"name": "double", "source": SOURCE},
+    )
+    for problem in problems:
+        job = team.submit(**asked, problem=problem)
+        text = shown(browser, f"/ui/submit?like={job['id']}")
+        assert f"like={job['id']}" in shown(browser, f"/ui/jobs/{job['id']}")
+        assert "no fields for" not in text
+        made = browser.post(f"/ui/submit?like={job['id']}", data={**Filled(text).fields, "action": "submit"})
+        assert made.status_code == 303, made.text
+        like = team.http.get(f"/v1/jobs/{made.headers['Location'].rsplit('/', 1)[-1]}").json()
+        same = ("problem", "target", "agents", "method", "budgets", "labels", "priority", "seed", "learning")
+        assert {part: like[part] for part in same} == {part: job[part] for part in same}
+    other = team.submit(method={"name": "sce", "elites": 1}, labels={"a": "b,c"})["id"]
+    assert "the job's method, labels:" in shown(browser, f"/ui/submit?like={other}")
+    shown(browser, f"/ui/submit?like={stranger.submit()['id']}", 404)
 
 
 def test_a_candidate_shows_its_workloads(world: World, browser: httpx.Client, team: Team) -> None:
