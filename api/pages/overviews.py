@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from api.dependencies import Transaction, plain_text
 from api.pages import charts
+from api.pages.champions import over_fastest
 from api.pages.visits import HEADERS, HOME, Actor, Fields, Form, PageRoute, Visitor, page, seen
 from cupilot.domain import problems as builtin
 from cupilot.domain.champions import champions
@@ -24,6 +25,7 @@ from cupilot.reports.canvas import Format
 from cupilot.reports.champion import summary
 from cupilot.reports.figures import FigureName
 from cupilot.reports.figures import figure as drawing
+from cupilot.reports.job import BASELINE_NAMES
 from cupilot.schemas import ExperimentRequest, PoolStatistics, ProblemInput, TechniqueStatistics
 from cupilot.schemas.experiments import MAX_SEEDS
 from cupilot.storage.experiments import views as experiments
@@ -47,21 +49,32 @@ POLL_SECONDS = 5
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
 
 Text = Annotated[str | None, Query(max_length=200)]
+Cursor = Annotated[str | None, Query(max_length=2_000)]
+"""That of the leaderboards holds a problem's and a device's names."""
 
 
 @router.get("/leaderboards")
-def boards(session: Transaction, caller: Visitor) -> Response:
+def boards(session: Transaction, caller: Visitor, cursor: Cursor = None) -> Response:
     """List the leaderboards, one for each problem and device."""
-    listed = list_leaderboards(session, BoardViewer(caller.team_id), after=0, limit=BOARDS)
-    return page("boards", caller, boards=listed, champions=[summary(champion) for champion in champions()])
+    listed = list_leaderboards(session, BoardViewer(caller.team_id), cursor=cursor, limit=BOARDS)
+    return page(
+        "boards",
+        caller,
+        boards=listed,
+        champions=[(summary(champion), over_fastest(champion)) for champion in champions()],
+        names=BASELINE_NAMES,
+    )
 
 
 @router.get("/leaderboards/{problem}")
-def board(session: Transaction, caller: Visitor, problem: str, device: Text = None) -> Response:
+def board(
+    *, session: Transaction, caller: Visitor, problem: str, device: Text = None, cursor: Cursor = None
+) -> Response:
     """List proven kernels, the fastest first."""
     device = plain_text("device", device)
     problem_ref = plain_text("problem", problem) or ""
-    ranking = leaderboard(session, BoardViewer(caller.team_id), problem_ref, device=device, after=0, limit=BOARDS)
+    viewer = BoardViewer(caller.team_id)
+    ranking = leaderboard(session, viewer, problem_ref, device=device, cursor=cursor, limit=BOARDS)
     return page("board", caller, board=ranking)
 
 

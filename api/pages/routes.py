@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from api.dependencies import Transaction
-from api.pages import actions, overviews, sso, submission, team, work
+from api.pages import actions, champions, overviews, sso, submission, team, work
 from api.pages.visits import COOKIE, HEADERS, HOME, SIGN_IN, PageRoute, asset, page, remember, same_site
 from cupilot.domain.errors import InvalidInput, NotFound
 from cupilot.storage.people.identities import close_session
@@ -89,5 +89,9 @@ def _sign_in(request: Request, complaint: str | None = None) -> Response:
     return page("login", None, status=401 if complaint else 200, complaint=complaint, single=single)
 
 
-ROUTERS = (front, router, sso.router, work.router, actions.router, submission.router, overviews.router, team.router)
+ROUTERS = (
+    front,
+    router,
+    *(room.router for room in (sso, work, actions, submission, overviews, champions, team)),
+)
 """Every room of the pages, for the application."""

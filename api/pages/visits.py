@@ -49,7 +49,7 @@ LARGEST_FIELD = 300_000
 
 SECTIONS = {
     **dict.fromkeys(("job", "candidate", "candidates", "lineage", "submit", "compare"), "jobs"),
-    "board": "boards",
+    **dict.fromkeys(("board", "champion"), "boards"),
 }
 """Which entry of the navigation a page belongs to, where it is not its own name."""
 

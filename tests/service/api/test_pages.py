@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import uuid
 from html.parser import HTMLParser
@@ -10,10 +11,13 @@ import httpx
 import pytest
 from sqlalchemy import select
 
+from api.pages import overviews
 from api.pages.routes import ROUTERS
 from api.pages.visits import COOKIE
+from cupilot.domain.champions import champions
 from cupilot.domain.evaluation import Failure, FailureKind, Interval, Verdict, WorkloadResult
 from cupilot.domain.people import Role, Scope
+from cupilot.domain.problem import Problem
 from cupilot.domain.states import JobState, WorkerKind
 from cupilot.domain.workload import Workload
 from cupilot.storage.db.tables.jobs import Candidate
@@ -195,6 +199,7 @@ def test_every_page_shows_a_job_that_was_evolved(browser: httpx.Client, job: str
         "/ui/static/{digest}/{name}",
         "/ui/leaderboards/{problem}",
     }
+    elsewhere |= {"/ui/champions/{kernel}", "/ui/champions/{kernel}/exports/{form}"}
     elsewhere |= {"/ui/events", "/ui/jobs/{job}/events", "/ui/jobs/{job}/calls/{call}", "/ui/experiments/{experiment}"}
     elsewhere |= {"/ui/experiments/{experiment}/figures/{figure}", EXPORT}
     pages = {route.path for router in ROUTERS for route in router.routes if "GET" in route.methods}  # type: ignore[attr-defined]
@@ -248,6 +253,54 @@ def test_buttons_do_what_rest_does_and_only_from_these_pages(browser: httpx.Clie
     chosen = {"job": [job, other], "action": "cancel"}  # the first has ended
     assert browser.post("/ui/jobs/bulk", data=chosen).status_code == 303
     assert team.http.get(f"/v1/jobs/{other}").json()["state"] == "cancelled"
+
+
+def test_a_champion_has_a_page_and_is_judged_from_it(world: World, browser: httpx.Client, team: Team) -> None:
+    listed = shown(browser, "/ui/leaderboards")
+    one = champions()[0]
+    page = f"/ui/champions/{one.kernel.content_hash()}"
+    assert f'href="{page}"' in listed
+    assert "over the fastest baseline" in listed
+    text = shown(browser, page)
+    for part in (
+        one.device,
+        f"in generation {one.generation}",
+        "of the speed that the device",
+        "Judge it here",
+        "__global__",
+    ):
+        assert part in text, part
+    file = browser.get(f"{page}/exports/bundle")
+    assert (file.status_code, file.headers["Content-Type"]) == (200, "application/zip")
+    made = browser.post(f"{page}/judge")
+    assert made.status_code == 303
+    job = team.http.get(f"/v1/jobs/{made.headers['Location'].rsplit('/', 1)[-1]}").json()
+    assert job["labels"] == {"champion": one.kernel.content_hash()}
+    with world.database.transaction() as session:
+        _, key = create_api_key(session, session.get_one(TeamRow, team.id), "looks", scope=Scope.READ)
+    looking = visit(world, key)
+    assert "Judge it here" not in shown(looking, page)
+    assert looking.post(f"{page}/judge").status_code == 403
+    shown(browser, f"/ui/champions/{'0' * 64}", 404)
+
+
+def test_leaderboards_lead_on_where_there_are_more(
+    world: World, browser: httpx.Client, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overviews, "BOARDS", 1)
+    with world.database.transaction() as session:
+        evolved(session, team.id)
+        evolved(session, team.id, problem=Problem(name="thrice", source=SOURCE + "# thrice\n"))
+    for path, parts in {"/ui/leaderboards": ("double", "thrice")}.items():
+        first = shown(browser, path)
+        (more,) = re.findall(r'href="(\?cursor=[^"]+)">More', first)
+        second = shown(browser, path + html.unescape(more))
+        assert "More</a>" not in second
+        assert [part in first for part in parts] != [part in second for part in parts]
+    (board,) = re.findall(r'href="(/ui/leaderboards/[^"?]+)', first)
+    ranked = shown(browser, board)
+    (more,) = re.findall(r'href="(\?cursor=[^"]+)">More', ranked)
+    assert 'data-name="rank">2<' in shown(browser, board + html.unescape(more))
 
 
 def test_a_job_like_another_is_the_same_job(browser: httpx.Client, team: Team, stranger: Team) -> None:
