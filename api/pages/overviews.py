@@ -8,16 +8,18 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
 from markupsafe import Markup
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api.dependencies import Transaction, plain_text
 from api.pages import charts
 from api.pages.champions import over_fastest
-from api.pages.visits import HEADERS, HOME, Actor, Fields, Form, PageRoute, Visitor, page, seen
+from api.pages.visits import HEADERS, HOME, Actor, Fields, Form, PageRoute, Visitor, invalid_form, page, seen
 from cupilot.domain import problems as builtin
 from cupilot.domain.champions import champions
-from cupilot.domain.errors import InvalidInput
-from cupilot.domain.people import Role
+from cupilot.domain.errors import CupilotError, InvalidInput, Unavailable
+from cupilot.domain.people import Caller, Role
 from cupilot.domain.pool import PoolAnswer, PoolQuestion
 from cupilot.domain.problem import Target
 from cupilot.jobs import experiments as experimentation
@@ -147,12 +149,29 @@ def _heat(statistics: PoolStatistics) -> tuple[list[str], dict[str, list[Techniq
 @router.get("/experiments")
 def list_all(session: Transaction, caller: Visitor, cursor: Text = None) -> Response:
     """List the team's experiments, and offer to start one."""
-    listed = experiments.list_experiments(session, caller.team_id, cursor=cursor, limit=ROWS)
+    return _experiments(session, caller, cursor=cursor, poll=POLL_SECONDS)
+
+
+def _experiments(
+    session: Session,
+    caller: Caller,
+    *,
+    cursor: str | None = None,
+    poll: int | None = None,
+    given: Form | None = None,
+    error: CupilotError | None = None,
+) -> Response:
+    """Show the list and the form; after an ``error`` the form with what was ``given`` (and no poll, to keep it)."""
+    given = given or Form("")
     return page(
         "experiments",
         caller,
-        poll=POLL_SECONDS,
-        experiments=listed,
+        status=error.status if error else 200,
+        poll=poll,
+        experiments=experiments.list_experiments(session, caller.team_id, cursor=cursor, limit=ROWS),
+        error=error,
+        given={"name": "", "target": "", "switch": "", "seeds": "3", **given},
+        chosen=given.everything.get("problem", []),
         problems=sorted(builtin.names()),
         targets=[target.value for target in Target],
     )
@@ -161,7 +180,15 @@ def list_all(session: Transaction, caller: Visitor, cursor: Text = None) -> Resp
 @router.post("/experiments")
 def start(session: Transaction, caller: Actor, fields: Fields) -> Response:
     """Start an experiment that compares the method with one of its switches on and off."""
-    made, _ = experimentation.submit(session, caller, _matrix(fields), None)
+    try:
+        with session.begin_nested():
+            made, _ = experimentation.submit(session, caller, _matrix(fields), None)
+    except ValidationError as error:
+        return _experiments(session, caller, given=fields, error=invalid_form(error))
+    except Unavailable:
+        raise
+    except CupilotError as error:
+        return _experiments(session, caller, given=fields, error=error)
     return seen(f"/experiments/{made.id}")
 
 

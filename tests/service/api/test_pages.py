@@ -303,6 +303,18 @@ def test_leaderboards_lead_on_where_there_are_more(
     assert 'data-name="rank">2<' in shown(browser, board + html.unescape(more))
 
 
+def test_a_refused_experiment_keeps_what_was_typed(browser: httpx.Client) -> None:
+    typed = {"name": "<mine>", "problem": ["softmax", "gelu"], "target": "cpu", "switch": "alignment", "seeds": "1000"}
+    refused = browser.post("/ui/experiments", data=typed)
+    assert refused.status_code == 422
+    assert "an experiment has 1 to 100 seeds" in refused.text
+    kept = ('value="&lt;mine&gt;"', "<option selected>softmax<", "<option selected>gelu<", "<option selected>cpu<")
+    for part in (*kept, '<option value="alignment" selected>', 'value="1000"', '<details id="make" open>'):
+        assert part in refused.text, part
+    assert "refresh" not in refused.text
+    Page(refused.text)
+
+
 def test_a_job_like_another_is_the_same_job(browser: httpx.Client, team: Team, stranger: Team) -> None:
     method = {"name": "sce", "population": 6, "generations": 3}
     budgets = {"candidates": 33, "wall_seconds": 450.0, "cost_usd": 1.25, "gpu_seconds": 77.5}
