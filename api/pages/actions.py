@@ -7,12 +7,14 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from fastapi import APIRouter
+from pydantic import ValidationError
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api.dependencies import Transaction
-from api.pages.visits import HOME, Actor, Fields, Form, PageRoute, Visitor, seen
-from cupilot.domain.errors import InvalidInput
+from api.pages import work
+from api.pages.visits import HOME, Actor, Fields, Form, PageRoute, Visitor, invalid_form, seen
+from cupilot.domain.errors import CupilotError, InvalidInput, Unavailable
 from cupilot.domain.job import Priority
 from cupilot.domain.people import Caller
 from cupilot.domain.strategy import Strategy, TechniqueUse
@@ -96,6 +98,10 @@ ACTIONS: dict[str, Act] = {
 }
 
 
+TYPED = ("pin", "ban", "inject")
+"""Actions with a form to fill in, which is shown again where they are refused."""
+
+
 @router.post("/jobs/bulk")
 def bulk(session: Transaction, caller: Actor, fields: Fields) -> Response:
     """Cancel the chosen jobs, or compare their best kernels."""
@@ -120,7 +126,15 @@ def act(session: Transaction, caller: Actor, fields: Fields, job: UUID, action: 
     """Pause, resume, cancel, retry or steer a job, and show what came of it."""
     if action not in ACTIONS:
         raise InvalidInput(f"a job cannot be asked to {action[:30]}", hint=f"one of {', '.join(ACTIONS)}")
-    made = ACTIONS[action](session, caller, job, fields)
+    try:
+        with session.begin_nested():
+            made = ACTIONS[action](session, caller, job, fields)
+    except ValidationError as error:
+        return work.show_job(session, caller, job, fields, invalid_form(error))
+    except CupilotError as error:
+        if action not in TYPED or isinstance(error, Unavailable):
+            raise
+        return work.show_job(session, caller, job, fields, error)
     return seen(f"/jobs/{made or job}")
 
 

@@ -17,10 +17,10 @@ from api.pages import charts
 from api.pages.lineage import lineage, notable
 from api.pages.visits import COOKIE, HOME, PageRoute, Visitor, page
 from api.routes.events import continue_after, event_stream
-from cupilot.domain.errors import InvalidInput, NotFound, Pruned
+from cupilot.domain.errors import CupilotError, InvalidInput, NotFound, Pruned
 from cupilot.domain.evaluation import Interval, Verdict
 from cupilot.domain.imported import KernelKind
-from cupilot.domain.people import Role
+from cupilot.domain.people import Caller, Role
 from cupilot.domain.problem import Target
 from cupilot.domain.states import JobState
 from cupilot.exports import Winner, refusals
@@ -122,6 +122,13 @@ def jobs_by_their_address() -> Response:
 @router.get("/jobs/{job}")
 def job_page(session: Transaction, caller: Visitor, job: UUID) -> Response:
     """Show a job: its state, figures, candidates by generation and newest events."""
+    return show_job(session, caller, job)
+
+
+def show_job(
+    session: Session, caller: Caller, job: UUID, given: dict[str, str] | None = None, error: CupilotError | None = None
+) -> Response:
+    """Show a job; after the ``error`` of a form that steers it, the form with what was ``given``, and no live parts."""
     team = team_of_job(session, caller, job)
     view = job_view(session, team, job)
     population = members(session, team, job)
@@ -132,7 +139,10 @@ def job_page(session: Transaction, caller: Visitor, job: UUID) -> Response:
     return page(
         "job",
         caller,
-        events=None if view.final else f"{HOME}/jobs/{job}/events",
+        status=error.status if error else 200,
+        events=None if view.final or error else f"{HOME}/jobs/{job}/events",
+        error=error,
+        given={**dict.fromkeys(("candidate", "technique", "techniques", "rationale"), ""), **(given or {})},
         job=view,
         may_act=_may_act(caller, team),
         generations=_newest(session, team, view),

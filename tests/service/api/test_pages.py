@@ -315,6 +315,22 @@ def test_a_refused_experiment_keeps_what_was_typed(browser: httpx.Client) -> Non
     Page(refused.text)
 
 
+def test_a_refused_directive_keeps_what_was_typed(world: World, browser: httpx.Client, team: Team) -> None:
+    with world.database.transaction() as session:
+        job = evolved(session, team.id, JobState.EVOLVING).id
+    for action, typed in (
+        ("inject", {"techniques": "not a technique!, <simd>", "rationale": "wide & loads"}),
+        ("ban", {"technique": "no_such_technique"}),
+    ):
+        refused = browser.post(f"/ui/jobs/{job}/{action}", data=typed)
+        assert refused.status_code in (404, 422), refused.text
+        assert 'role="alert"' in refused.text
+        assert '<details id="steer" open>' in refused.text
+        for value in typed.values():
+            assert f'value="{html.escape(value)}"' in refused.text
+        Page(refused.text)
+
+
 def test_a_job_like_another_is_the_same_job(browser: httpx.Client, team: Team, stranger: Team) -> None:
     method = {"name": "sce", "population": 6, "generations": 3}
     budgets = {"candidates": 33, "wall_seconds": 450.0, "cost_usd": 1.25, "gpu_seconds": 77.5}
