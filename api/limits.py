@@ -4,7 +4,8 @@
 Before anything else of a request is done: by its key, or by its address where it has none or needs none, since a key
 that nobody looks at may be made up. Wrong keys are counted by address too, so that guessing keys is no way around; an
 address that has sent too many is told no more about further wrong ones, while right ones from it, which may be those of
-others behind the same proxy, are served. Probes are never limited.
+others behind the same proxy, are served. Pages bring their key in a cookie, and are refused with a page. Probes and the
+pages' own files are never limited.
 """
 
 from __future__ import annotations
@@ -13,20 +14,31 @@ import hashlib
 
 from fastapi.security.utils import get_authorization_scheme_param
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import render
+from api.errors import domain_error
 from api.metrics import Metrics
+from api.pages import visits
 from api.rate_limiter import WINDOW_SECONDS, Limiter, RateLimitState
+from cupilot.domain.errors import CupilotError
 from cupilot.settings import Settings
 from cupilot.storage.people.teams import prefix_of
 
 UNLIMITED = frozenset({"/healthz", "/readyz", "/metrics"})
-OPEN = frozenset({"/v1/version"})
-"""Of the routes below :data:`KEYED`, those that look at no key."""
+OPEN = frozenset({"/v1/version"} | {f"/ui/{name}" for name in ("jobs", "login", "logout", "sso", "sso/callback")})
+"""Of the routes below :data:`KEYED` and of the pages, those that refuse no key."""
 KEYED = "/v1/"
 """Prefix of the paths that authenticate by key; pages use a cookie."""
+FILES = f"{visits.HOME}/static/"
 UNAUTHORIZED = 401
+
+
+class RateLimited(CupilotError):
+    """A key or an address has sent too many requests."""
+
+    code = "rate_limited"
+    status = 429
 
 
 class RateLimits:
@@ -41,7 +53,7 @@ class RateLimits:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
-        if scope["type"] != "http" or scope["path"] in UNLIMITED:
+        if scope["type"] != "http" or scope["path"] in UNLIMITED or scope["path"].startswith(FILES):
             await self.app(scope, receive, send)
             return
         key = _key(scope)
@@ -60,7 +72,8 @@ class RateLimits:
         async def send_with_headers(message: Message) -> None:
             nonlocal refused
             if message["type"] == "http.response.start":
-                if key and self.by_address and message["status"] == UNAUTHORIZED:
+                wrong = message["status"] == UNAUTHORIZED or scope["state"].get("signed_out")
+                if key and self.by_address and wrong:
                     guessed = await self.limiter.take(f"failures:{address}", self.by_address)
                     if not guessed.allowed:
                         refused = True
@@ -76,13 +89,12 @@ class RateLimits:
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, name: str, standing: RateLimitState) -> None:
         self.metrics.limited.labels(name).inc()
         whose = "this API key" if name == "key" else "this address"
-        response = render(
-            429,
-            "rate_limited",
-            f"too many {'wrong keys' if name == 'failures' else 'requests'} from {whose}: {standing.limit} a minute",
-            scope["state"]["request_id"],
+        what = "wrong keys" if name == "failures" else "requests"
+        error = RateLimited(
+            f"too many {what} from {whose}: {standing.limit} a minute",
             hint=f"try again in {standing.retry_seconds} s; wait for events instead of asking again and again",
         )
+        response = visits.failed(error) if _is_page(scope) else domain_error(error, scope["state"]["request_id"])
         response.headers["Retry-After"] = str(standing.retry_seconds)
         _set_headers(response.headers, name, standing)
         await response(scope, receive, send)
@@ -90,10 +102,19 @@ class RateLimits:
 
 def _key(scope: Scope) -> str | None:
     """Return the key that the request's route will look at, read as the route reads it; None where that is none."""
-    if not scope["path"].startswith(KEYED) or scope["path"] in OPEN:
+    path = scope["path"]
+    if path in OPEN:
         return None
-    scheme, secret = get_authorization_scheme_param(Headers(scope=scope).get("authorization"))
-    return secret if scheme.lower() == "bearer" and prefix_of(secret) else None
+    if path.startswith(KEYED):
+        scheme, secret = get_authorization_scheme_param(Headers(scope=scope).get("authorization"))
+        return secret if scheme.lower() == "bearer" and prefix_of(secret) else None
+    secret = HTTPConnection(scope).cookies.get(visits.COOKIE, "") if _is_page(scope) else ""
+    return secret if prefix_of(secret) else None
+
+
+def _is_page(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path == visits.HOME or path.startswith(f"{visits.HOME}/")
 
 
 def _set_headers(headers: MutableHeaders, name: str, standing: RateLimitState) -> None:

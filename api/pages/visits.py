@@ -79,6 +79,7 @@ class PageRoute(APIRoute):
             try:
                 return await handler(request)
             except SignedOut:
+                request.state.signed_out = True  # for the rate limits
                 return RedirectResponse(SIGN_IN, 303, headers=HEADERS)
             except RequestValidationError:
                 return failed(NotFound("there is no such page"))

@@ -9,11 +9,14 @@ from contextlib import contextmanager
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.dependencies.models import Dependant
 from pydantic import SecretStr
 from redis import Redis
 
 from api.app import create_app
-from api.limits import KEYED, OPEN
+from api.limits import FILES, KEYED, OPEN
+from api.pages.routes import ROUTERS
+from api.pages.visits import COOKIE, PageRoute, asset, visitor
 from api.rate_limiter import Limiter
 from cupilot.embedded.servers import Running
 from cupilot.settings import Settings
@@ -115,7 +118,48 @@ def test_a_made_up_key_counts_by_address_where_nobody_looks_at_it(world: World, 
 def test_every_route_that_asks_for_no_key_is_known_as_open(world: World) -> None:
     paths = httpx.get(world.url + "/openapi.json", verify=False, timeout=60).json()["paths"]
     no_key = {path for path, methods in paths.items() for method in methods.values() if not method.get("security")}
-    assert {path for path in no_key if path.startswith(KEYED)} == OPEN
+    pages = [route for router in ROUTERS for route in router.routes if isinstance(route, PageRoute)]
+    open_pages = {page.path for page in pages if not _asks(page.dependant, visitor)}
+    known = {path for path in no_key if path.startswith(KEYED)} | open_pages - {f"{FILES}{{digest}}/{{name}}"}
+    assert known == OPEN
+
+
+def _asks(dependant: Dependant, call: object) -> bool:
+    return dependant.call is call or any(_asks(needed, call) for needed in dependant.dependencies)
+
+
+def _page(url: str, key: str, path: str = "/ui") -> httpx.Response:
+    return httpx.get(url + path, cookies={COOKIE: key}, verify=False, timeout=60)
+
+
+def test_a_page_counts_by_its_cookies_key_and_is_refused_with_a_page(
+    world: World, team: Team, stranger: Team, valkey: Running
+) -> None:
+    _forget_all(valkey)
+    with _serving(world, valkey.url, rate_limit_key=3, rate_limit_address=2) as url:
+        answers = [_page(url, team.key) for _ in range(4)]
+        assert [answer.status_code for answer in answers] == [200] * 3 + [429]
+        refused = answers[-1]
+        assert refused.headers["Content-Type"].startswith("text/html")
+        assert refused.headers["RateLimit-Policy"] == '"key";q=3;w=60'
+        assert 1 <= int(refused.headers["Retry-After"]) <= 20
+        assert "too many requests from this API key: 3 a minute" in refused.text
+        assert "/static/" in refused.text
+        assert _get(url, team.key).status_code == 429, "a key has one limit for pages and REST"
+        assert _page(url, stranger.key).status_code == 200, "of another key behind the same proxy"
+        files = {_page(url, "", asset("style.css")[1]).status_code for _ in range(4)}
+        assert files == {200}
+
+
+def test_guessing_keys_in_the_cookie_is_limited_by_address(world: World, team: Team, valkey: Running) -> None:
+    _forget_all(valkey)
+    with _serving(world, valkey.url, rate_limit_key=100, rate_limit_address=4) as url:
+        codes = [_page(url, f"cpk_0000000{number}_" + "x" * 40).status_code for number in range(5)]
+        assert codes == [303] * 4 + [429]
+        assert _page(url, team.key).status_code == 200, "wrong keys lock out wrong keys only"
+        assert [_page(url, "none").status_code for _ in range(5)] == [303] * 4 + [429]
+        codes = [_page(url, f"cpk_0000000{number}_" + "x" * 40, "/ui/login").status_code for number in range(2)]
+        assert codes == [429] * 2, "nobody looks at the cookie there"
 
 
 def test_two_replicas_share_a_limit_through_redis(world: World, team: Team, valkey: Running) -> None:
