@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from fastapi import APIRouter, Body, Query, Request, Response
 
-from api.dependencies import Admin, Cursor, Limit, StrictRoute, TeamId, Transaction
+from api.dependencies import Admin, Cursor, Limit, StrictRoute, TeamId, Transaction, Viewer
 from api.documentation import errors
+from cupilot.domain.people import Caller, Role
 from cupilot.domain.webhooks import Network, check_url, networks
 from cupilot.schemas import (
     DeliveryDetail,
@@ -52,15 +54,19 @@ def create_webhook(
 
 
 @router.get("", summary="List webhooks", responses=errors(401, 422))
-def list_webhooks(session: Transaction, team: TeamId, cursor: Cursor = None, limit: Limit = 50) -> WebhookPage:
-    """List your team's webhooks, newest first, without their secrets."""
-    return views.list_endpoints(session, team, cursor=cursor, limit=limit)
+def list_webhooks(session: Transaction, caller: Viewer, cursor: Cursor = None, limit: Limit = 50) -> WebhookPage:
+    """List your team's webhooks, newest first, without their secrets; below admin, `url` is scheme and host."""
+    found = views.list_endpoints(session, caller.team_id, cursor=cursor, limit=limit)
+    return found.model_copy(update={"items": [_shown_to(caller, webhook) for webhook in found.items]})
 
 
 @router.get("/{webhook}", summary="A webhook", responses=errors(401, 404))
-def get_webhook(session: Transaction, team: TeamId, webhook: UUID) -> WebhookView:
-    """Get a webhook: if it is enabled, if it fails, and how many messages wait for it."""
-    return views.endpoint_view(session, storage.get_endpoint(session, team, webhook))
+def get_webhook(session: Transaction, caller: Viewer, webhook: UUID) -> WebhookView:
+    """Get a webhook: if it is enabled, if it fails, and how many messages wait for it.
+
+    Keys below admin are shown only scheme and host of `url`.
+    """
+    return _shown_to(caller, views.endpoint_view(session, storage.get_endpoint(session, caller.team_id, webhook)))
 
 
 @router.patch("/{webhook}", summary="Change, disable or enable a webhook", responses=errors(401, 403, 404, 413, 422))
@@ -136,3 +142,11 @@ def redeliver(session: Transaction, caller: Admin, webhook: UUID, delivery: UUID
 
 def _allowed(http: Request) -> tuple[Network, ...]:
     return networks(http.app.state.settings.webhook_networks)
+
+
+def _shown_to(caller: Caller, webhook: WebhookView) -> WebhookView:
+    """Return the webhook; below admin without its path, since whoever knows a chat's address can write there."""
+    if caller.acts_as is Role.ADMIN:
+        return webhook
+    parts = urlsplit(webhook.url)
+    return webhook.model_copy(update={"url": f"{parts.scheme}://{parts.netloc}"})

@@ -52,6 +52,17 @@ def test_a_webhook_from_its_making_to_its_end(client: Client) -> None:
         client.webhook(made.id)
 
 
+def test_only_admins_see_more_of_a_url_than_its_host(world: World, team: Team, client: Client) -> None:
+    made = client.create_webhook("https://hooks.slack.com:443/services/T0/B0/secret?token=secret")
+    for scope in ("read", "submit"):
+        key = team.http.post("/v1/keys", json={"name": scope, "scope": scope}).json()["secret"]
+        with Client(world.url, key) as reader:
+            assert reader.webhook(made.id).url == "https://hooks.slack.com:443"
+            assert [item.url for item in reader.all_webhooks()] == ["https://hooks.slack.com:443"]
+    assert client.webhook(made.id).url == made.url
+    assert [item.url for item in client.all_webhooks()] == [made.url]
+
+
 @pytest.mark.parametrize("url", ["http://example.org/", "https://127.0.0.1/", "https://u:p@example.org/", "nonsense"])
 def test_a_url_that_is_never_called_is_refused(client: Client, url: str) -> None:
     with pytest.raises(RejectedError) as caught:
