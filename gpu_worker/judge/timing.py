@@ -109,6 +109,8 @@ class PairedTimer:
         self._kept_is_checked = False
         self._fastest = math.inf
         """Seconds of the kernel's fastest launch since the warm-up began, by the judge's clock alone."""
+        self._fastest_baseline = math.inf
+        """The same of the baseline, by both clocks: a first launch that waited says nothing of how long blocks are."""
         self._log = BlockLog(device.state)
         self.notes: list[str] = []
 
@@ -139,7 +141,7 @@ class PairedTimer:
     def _warm_up(self, kernel_hint: float) -> tuple[float, float]:
         """Return seconds a launch of kernel and baseline, of one pair, which is verified too."""
         reference: float | None = None
-        self._fastest = math.inf
+        self._fastest = self._fastest_baseline = math.inf
         while reference is None:
             kernel, reference = self._pair(self._length(kernel_hint), 1, kernel_leads=True)
         return kernel or kernel_hint, reference
@@ -156,8 +158,10 @@ class PairedTimer:
         while True:
             leads = len(kernel_times) % 2 == 0
             kernel, reference = self._pair(kernel_count, baseline_count, kernel_leads=leads)
-            if kernel_count < TOO_SHORT * self._length(self._fastest):
+            if self._is_too_short(kernel_count, self._fastest):
                 return self._compare(baseline, (self._fastest, seconds[1]), effort)
+            if self._is_too_short(baseline_count, self._fastest_baseline):
+                return self._compare(baseline, (seconds[0], self._fastest_baseline), effort)
             if not self._log.end_pair(timed=kernel is not None and reference is not None):
                 continue
             if kernel is not None and reference is not None:
@@ -190,6 +194,9 @@ class PairedTimer:
             graphs=self._blocks.graphs,
             conditions=self._log.conditions(),
         )
+
+    def _is_too_short(self, count: int, fastest: float) -> bool:
+        return count < TOO_SHORT * self._length(fastest)
 
     def _spot_check(self, seconds: float) -> None:
         if self._kept is None:
@@ -307,7 +314,10 @@ class PairedTimer:
         self._blocks.flush(len(order))
         graphs = self._blocks.graphs
         seconds = self._pytorch.replay() if graphs else self._pytorch.block(self._baseline.value, order)
-        return None if seconds is None else seconds / len(order)
+        if seconds is None:
+            return None
+        self._fastest_baseline = min(self._fastest_baseline, seconds / len(order))
+        return seconds / len(order)
 
     @staticmethod
     def _enough(kernel: Sequence[float], baseline: Sequence[float], elapsed: float, effort: Effort) -> bool:
