@@ -49,7 +49,7 @@ class Admitted:
     passes: frozenset[str]
     """Null kernels that pass under this law."""
     turns_on_ties: bool = False
-    """Whether the answer is another one with equal elements in another order."""
+    """True if another order of equal elements makes another answer."""
 
 
 @dataclass(frozen=True)
