@@ -123,8 +123,7 @@ def steps_after_failure(job: JobView) -> list[str]:
 
 def _why_not_faster(job: JobView, evaluation: Evaluation, baseline_us: float) -> list[str]:
     """Say how much PyTorch leaves to gain, where the kernel is not faster."""
-    known = _placed_time(evaluation)
-    if known is None or known[0].floor_us <= 0:
+    if (known := _placed_time(evaluation)) is None or known[0].floor_us <= 0:
         return []
     room = baseline_us / known[0].floor_us
     elsewhere = " on this CPU; a GPU has a bound of its own" if job.target is Target.CPU else ""
