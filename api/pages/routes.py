@@ -10,7 +10,19 @@ from starlette.responses import RedirectResponse, Response
 
 from api.dependencies import Transaction
 from api.pages import actions, champions, overviews, sso, submission, team, work
-from api.pages.visits import COOKIE, HEADERS, HOME, SIGN_IN, PageRoute, asset, page, remember, same_site
+from api.pages.visits import (
+    COOKIE,
+    HEADERS,
+    HOME,
+    SIGN_IN,
+    PageRoute,
+    asset,
+    is_secure,
+    keeps_secure_cookies,
+    page,
+    remember,
+    same_site,
+)
 from cupilot.domain.errors import InvalidInput, NotFound
 from cupilot.storage.people.identities import close_session
 from cupilot.storage.people.teams import identify
@@ -18,6 +30,10 @@ from cupilot.storage.people.teams import identify
 MEDIA_TYPES = {"style.css": "text/css", "cockpit.js": "text/javascript", "icon.svg": "image/svg+xml"}
 CACHED = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
 LARGEST_FORM = 1_000
+IN_THE_CLEAR = (
+    "Your browser keeps the key only over TLS, and this page was opened without: open it over https, or on the machine"
+    " itself as localhost. The service permits http only where CUPILOT_ENVIRONMENT is development."
+)
 
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
 
@@ -47,6 +63,8 @@ def sign_in(request: Request) -> Response:
 @router.post("/login", dependencies=[Depends(same_site)])
 async def signed_in(request: Request) -> Response:
     """Keep a valid key in the cookie."""
+    if is_secure(request) and not keeps_secure_cookies(request):
+        return _sign_in(request, IN_THE_CLEAR)
     body = await request.body()
     if len(body) > LARGEST_FORM:
         raise InvalidInput("this is not an API key", hint="paste the key that cupilot key create printed: cpk_...")

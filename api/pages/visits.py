@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Coroutine
 from functools import cache
 from pathlib import Path
@@ -46,6 +47,9 @@ HEADERS = {
 }
 LARGEST_FIELD = 300_000
 """Characters of a form's field; a problem's source is the longest."""
+
+LOCAL = re.compile(r"(.+\.)?localhost|127(\.\d{1,3}){3}|::1")
+"""Hosts whose pages browsers trust without TLS."""
 
 SECTIONS = {
     **dict.fromkeys(("job", "candidate", "candidates", "lineage", "submit", "compare"), "jobs"),
@@ -224,6 +228,15 @@ def page(
 def is_secure(request: Request) -> bool:
     """Return whether cookies go over TLS only."""
     return request.url.scheme == "https" or request.app.state.settings.environment == "production"
+
+
+def keeps_secure_cookies(request: Request) -> bool:
+    """Return whether the browser that sent a form keeps a cookie that goes over TLS only.
+
+    By the page's own address, which it names: a proxy in between may end TLS without being trusted to say so.
+    """
+    address = urlsplit(request.headers.get("origin") or str(request.url))
+    return address.scheme != "http" or LOCAL.fullmatch(address.hostname or "") is not None
 
 
 def remember(answer: Response, request: Request, secret: str) -> None:

@@ -9,8 +9,10 @@ from html.parser import HTMLParser
 
 import httpx
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import select
 
+from api.app import create_app
 from api.pages import overviews
 from api.pages.routes import ROUTERS
 from api.pages.visits import COOKIE
@@ -20,6 +22,7 @@ from cupilot.domain.people import Role, Scope
 from cupilot.domain.problem import Problem
 from cupilot.domain.states import JobState, WorkerKind
 from cupilot.domain.workload import Workload
+from cupilot.settings import Settings
 from cupilot.storage.db.tables.jobs import Candidate
 from cupilot.storage.db.tables.models import LlmCall
 from cupilot.storage.db.tables.people import Team as TeamRow
@@ -29,7 +32,7 @@ from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_use
 from cupilot.storage.queue.cluster import register_worker
 from cupilot.storage.queue.drains import SERVICE, begin_drain, end_drain
 from tests.service.api.test_retention import with_call
-from tests.service.api.world import DEVICE, SOURCE, Story, Team, World, audited, evolved, preparation, rejected
+from tests.service.api.world import DEVICE, SOURCE, Story, Team, World, audited, evolved, live, preparation, rejected
 
 pytestmark = pytest.mark.service
 
@@ -468,6 +471,32 @@ def test_a_strangers_things_do_not_exist(world: World, stranger: Team, job: str)
     for path in (f"/ui/jobs/{job}", f"/ui/jobs/{job}/candidates/0", f"/ui/compare?first={job}:0&second={job}:1"):
         shown(browser, path, 404)
     shown(browser, "/ui/jobs/nothing", 404)
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("http://cupilot.example.org", 401),
+        ("http://10.0.0.7:8080", 401),
+        ("https://cupilot.example.org", 303),
+        ("http://localhost:8080", 303),
+        ("http://[::1]:8080", 303),
+    ],
+)
+def test_signing_in_says_where_the_browser_would_drop_the_key(
+    world: World, team: Team, address: str, status: int
+) -> None:
+    url = SecretStr(world.database.engine.url.render_as_string(hide_password=False))
+    config = Settings(database_url=url).model_copy(update={"environment": "production"})
+    headers = {"Origin": address, "Host": address.partition("://")[2]}
+    with live(create_app(config)) as service:
+        answer = httpx.post(f"{service}/ui/login", data={"key": team.key}, headers=headers, timeout=60)
+    assert answer.status_code == status
+    if status == 303:
+        assert "Secure" in answer.headers["Set-Cookie"]
+    else:
+        assert "open it over https" in answer.text
+        assert "Set-Cookie" not in answer.headers
 
 
 def test_without_a_valid_key_there_is_only_the_door(world: World, team: Team, job: str) -> None:
