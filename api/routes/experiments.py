@@ -48,7 +48,7 @@ Matrix = Annotated[ExperimentRequest, Body(openapi_examples=EXPERIMENT_EXAMPLES)
     response_model=ExperimentView,
     summary="Start an experiment",
     responses={
-        **errors(401, 409, 413, 422),
+        **errors(401, 403, 409, 413, 422),
         202: {
             "description": "Accepted: all its jobs are queued. A repeated key answers with the earlier experiment.",
             "headers": {

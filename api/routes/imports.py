@@ -25,7 +25,7 @@ IdempotencyKey = Annotated[
     status_code=202,
     summary="Judge a file",
     responses={
-        **errors(401, 409, 413, 422),
+        **errors(401, 403, 409, 413, 422),
         202: {
             "description": "Accepted: a job that prepares the problem and judges this file, nothing else.",
             "headers": {"Location": {"description": "Where to follow it.", "schema": {"type": "string"}}},

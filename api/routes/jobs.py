@@ -65,7 +65,7 @@ IdempotencyKey = Annotated[
     response_model=JobView,
     summary="Submit a job",
     responses={
-        **errors(401, 409, 413, 422),
+        **errors(401, 403, 409, 413, 422),
         202: {
             "description": "Accepted: the job is queued. A repeated idempotency key answers with the earlier job.",
             "headers": {

@@ -17,7 +17,7 @@ from cupilot.storage.db.cursor import decode_cursor, encode_cursor
 from cupilot.storage.db.tables.jobs import Candidate
 from cupilot.storage.db.tables.models import LlmCall
 from cupilot.storage.db.tables.queue import Step
-from cupilot.storage.jobs.candidate_views import candidate_is
+from cupilot.storage.jobs.candidate_views import find_candidate
 from cupilot.storage.jobs.jobs import get_job
 
 _Row = Select[LlmCall, str, int]
@@ -35,10 +35,10 @@ def list_calls(
     cursor: str | None,
     limit: int,
 ) -> CallPage:
-    """Return a job's calls, oldest first; ``candidate`` is an id or an ordinal. NotFound for another team's job."""
+    """Return a job's calls, oldest first; ``candidate`` is an id or an ordinal. NotFound without it."""
     query = _rows().where(LlmCall.job_id == get_job(session, team, job_id).id).options(defer(LlmCall.request))
     if candidate is not None:
-        query = query.where(candidate_is(candidate))
+        query = query.where(Candidate.id == find_candidate(session, team, job_id, candidate).id)
     if role is not None:
         query = query.where(LlmCall.role == role)
     if state is not None:

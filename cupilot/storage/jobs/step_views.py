@@ -20,7 +20,7 @@ from cupilot.storage.db.cursor import decode_cursor, encode_cursor
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Event, Job
 from cupilot.storage.db.tables.models import LlmCall
 from cupilot.storage.db.tables.queue import Step
-from cupilot.storage.jobs.candidate_views import candidate_is
+from cupilot.storage.jobs.candidate_views import find_candidate
 from cupilot.storage.jobs.jobs import get_job
 
 MAX_LOG_CHARACTERS = 1_000_000
@@ -41,14 +41,14 @@ def list_steps(
     cursor: str | None,
     limit: int,
 ) -> StepPage:
-    """Return a job's steps, oldest first; ``candidate`` is an id or an ordinal. NotFound for another team's job."""
+    """Return a job's steps, oldest first; ``candidate`` is an id or an ordinal. NotFound without it."""
     query = _rows().where(Step.job_id == get_job(session, team, job_id).id)
     if state is not None:
         query = query.where(Step.state == state)
     if key is not None:
         query = query.where(Step.key == key)
     if candidate is not None:
-        query = query.where(candidate_is(candidate))
+        query = query.where(Candidate.id == find_candidate(session, team, job_id, candidate).id)
     if cursor:
         query = query.where(tuple_(Step.created_at, Step.id) > decode_cursor(cursor))
     rows = session.execute(query.order_by(Step.created_at, Step.id).limit(limit + 1)).all()

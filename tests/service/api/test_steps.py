@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -55,6 +56,13 @@ def test_steps_say_who_has_them_and_what_went_wrong(client: Client, job: str) ->
     assert [step.key for step in client.steps(job, candidate=0).items] == ["c0/evaluate"]
     first = client.steps(job, limit=2)
     assert [step.key for step in client.steps(job, limit=2, cursor=first.next_cursor).items] == ["c1/evaluate"]
+
+
+def test_steps_and_calls_of_a_candidate_that_the_job_lacks_are_not_found(team: Team, job: str) -> None:
+    for candidate in ("99", str(uuid.uuid4())):
+        for path in (f"steps?candidate={candidate}", f"candidates/{candidate}/calls"):
+            answer = team.http.get(f"/v1/jobs/{job}/{path}")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found"), path
 
 
 def test_a_steps_log_tells_attempts_errors_build_and_findings(client: Client, job: str) -> None:
