@@ -47,7 +47,8 @@ _PARTS = """
 
 - *strategies* is `sce` with three first kernels and one elite, so two children; its pool holds what the study above
   taught.
-- *without the pool* and *without roofline guidance* are the same without the one or the other.
+- *without the pool* and *without roofline guidance* are the same without the one or the other. The prompts of the
+  latter still told each kernel's share of the roofline bound when this was run: it had less guidance, not none.
 - *best of n* asks for five kernels from nothing.
 
 Each made at most {budget} kernels a job. The problems are others than above, of the same families. The jobs ran on two
