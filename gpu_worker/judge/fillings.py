@@ -5,9 +5,10 @@ that nothing tells a kernel which is which. Each slot has parameters and buffers
 from them in one launch is of no use in the next. Values are new in each filling: each element lies between two draws at
 its own place, near one of them, by random numbers that begin at a random place; so ranges and structural zeros survive,
 and no result can be remembered. Whole numbers take the value of either draw. The random numbers of symmetric matrices
-are symmetric; where the reference has no answer to such a mixture (a Cholesky factor), draws are rolled along their
-diagonal instead. Tensors whose neighbours belong together (sorted offsets, permutations) are put together from a few
-stretches. Where drawing is quick, draws are replaced by new ones all the time.
+are symmetric; where the reference has no answer to such a mixture (a Cholesky factor), two draws are blended by one
+number, alike at all places, and rolled along their diagonal. Tensors whose neighbours belong together are put together
+from a few stretches; a vector in order is sorted again, and one permutation is taken by another. Where drawing is
+quick, draws are replaced by new ones all the time.
 """
 
 from __future__ import annotations
@@ -57,6 +58,10 @@ class _Given:
     """True if neighbours belong together."""
     smooth: bool
     """True if values between two draws mean something."""
+    ordered: bool
+    """True for vectors that rise throughout."""
+    permutes: bool
+    """True for vectors that hold each whole number below their length once."""
 
 
 class Fillings:
@@ -84,13 +89,22 @@ class Fillings:
         varied = [self._varied(specs, draw) for draw in drawn]
         self._pool = [[flat_storage(tensor) for tensor in draw] for draw in varied]
         self._given = [
-            _Given(spec, Structure.of(versions[0]), belong_together(versions), _smooth(versions))
+            _Given(
+                spec,
+                Structure.of(versions[0]),
+                belong_together(versions),
+                _smooth(versions),
+                ordered=all(map(_rises, versions)),
+                permutes=all(map(_permutes, versions)),
+            )
             for spec, versions in zip(specs, zip(*varied, strict=True), strict=True)
         ]
         self._tiny = any(laws.tiny(tensor) for tensor in drawn[0][self._inputs :])
         self._weights = _mixing_weights(self._generator.manual_seed(secrets.randbits(60)), device)
-        self._rolled = False
-        self._rolled = any(given.structure.symmetric for given in self._given) and not self._answers_mixtures(reference)
+        self._rolled = self._blended = False
+        if any(given.structure.symmetric for given in self._given) and not self._answers_mixtures(reference):
+            self._rolled = self._blended = True
+            self._blended = self._answers_mixtures(reference)
 
     def fill(self, slots: Slots, slot: int, law: str) -> None:
         """Write new inputs, parameters and buffers under a law into a slot."""
@@ -137,28 +151,37 @@ class Fillings:
                 _mix(into, first, second, weights, smooth=given.smooth)
 
     def _roll(self, into: torch.Tensor, index: int) -> None:
-        """Write one draw of symmetric matrices, its rows and columns rolled by the same random number."""
-        given, draw = self._given[index], self._pool[self._random.randrange(len(self._pool))][index]
-        shift = 0
-        if given.spec.contiguous and not given.structure.zeros:
-            shift = self._random.randrange(given.spec.shape[-1])
-        if shift:
-            shape = given.spec.shape
-            into.view(shape).copy_(draw.view(shape).roll((shift, shift), (-2, -1)))
+        """Write symmetric matrices, of one draw or between two, rows and columns rolled by the same random number."""
+        given = self._given[index]
+        first, second = (self._pool[draw][index] for draw in self._two_draws())
+        if self._blended and given.smooth:
+            torch.lerp(first, second, NEAREST * self._random.random(), out=into)
         else:
-            into.copy_(draw)
+            into.copy_(first)
+        if given.spec.contiguous and not given.structure.zeros:
+            matrices = into.view(given.spec.shape)
+            shift = self._random.randrange(given.spec.shape[-1])
+            matrices.copy_(matrices.roll((shift, shift), (-2, -1)))
 
     def _put_together(self, into: torch.Tensor, index: int) -> None:
-        """Write stretches of whole rows, cut at random places, of one draw each; state and what has gaps is one."""
-        spec = self._given[index].spec
-        row = spec.shape[-1] if len(spec.shape) > 1 else 1
-        rows = into.numel() // row
-        whole = index >= self._inputs or not spec.contiguous
-        cuts = [] if whole else sorted(self._random.randrange(rows + 1) for _ in range(STRETCHES - 1))
-        edges = [0, *(cut * row for cut in cuts), into.numel()]
-        draws = self._random.sample(range(len(self._pool)), len(self._pool))
-        for (start, end), draw in zip(itertools.pairwise(edges), itertools.cycle(draws)):  # endless
-            into[start:end].copy_(self._pool[draw][index][start:end])
+        """Write stretches of whole rows, cut at random places, of one draw each; state is one draw, whole."""
+        given = self._given[index]
+        spec = given.spec
+        draws = [self._pool[draw][index] for draw in self._random.sample(range(len(self._pool)), len(self._pool))]
+        into.copy_(draws[0])  # what lies between rows too
+        if index >= self._inputs or 0 in spec.strides or (not spec.contiguous and len(spec.shape) < 2):
+            return
+        if given.permutes:
+            for _ in range(self._random.randrange(1, STRETCHES + 1)):
+                into.copy_(into[self._random.choice(draws).long()])
+            return
+        target, *sources = [_rows(storage, spec) for storage in (into, *draws)]
+        rows = target.shape[0]
+        edges = [0, *sorted(self._random.randrange(rows + 1) for _ in range(STRETCHES - 1)), rows]
+        for (start, end), source in zip(itertools.pairwise(edges), itertools.cycle(sources)):  # endless
+            target[start:end].copy_(source[start:end])
+        if given.ordered:
+            into.copy_(into.sort().values)
 
     def _two_draws(self) -> Sequence[int]:
         return self._random.sample(range(len(self._pool)), 2)
@@ -222,6 +245,24 @@ def _smooth(versions: Sequence[torch.Tensor]) -> bool:
     if not versions[0].is_floating_point() or not all(map(finite, versions)):
         return False
     return any(not torch.equal(part, part.round()) for tensor in versions for part in stretches(tensor))
+
+
+def _rows(storage: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """Return a view of a flat storage by its rows in memory, whatever the order of the tensor's dimensions."""
+    view = storage.as_strided(spec.shape, spec.strides)
+    view = view.permute(sorted(range(view.dim()), key=lambda axis: -spec.strides[axis]))
+    return view.flatten(0, -2) if view.dim() > 2 and view.is_contiguous() else view
+
+
+def _rises(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 1 and tensor.is_contiguous() and bool((tensor[1:] >= tensor[:-1]).all())
+
+
+def _permutes(tensor: torch.Tensor) -> bool:
+    if tensor.dim() != 1 or not tensor.is_contiguous() or tensor.is_floating_point() or tensor.dtype is torch.bool:
+        return False
+    places = torch.arange(tensor.numel(), device=tensor.device)
+    return tensor.numel() > 1 and bool(torch.equal(tensor.long().sort().values, places))
 
 
 def _mixing_weights(generator: torch.Generator, device: torch.device) -> torch.Tensor:

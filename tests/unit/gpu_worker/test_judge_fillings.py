@@ -150,4 +150,33 @@ def test_symmetric_matrices_are_mixed_where_mixtures_have_an_answer(
         assert torch.equal(x, x.mT)
         assert served.link.run([x])[0].isfinite().all()
         seen.add(tuple(sorted(x.flatten().tolist())))
-    assert (len(seen) <= 3) is rolled, "a matrix that is rolled holds one draw's values, wherever they are"
+    assert len(seen) == 8, "values that came before, wherever they are, could be recognised"
+    assert fillings._rolled is rolled
+
+
+IN_ORDER = """
+import torch
+import torch.nn as nn
+class Model(nn.Module):
+    def forward(self, places, offsets, columns):
+        return columns[:, places] + offsets[:-1] - offsets[1:]
+def get_inputs():
+    offsets = torch.cat([torch.zeros(1, dtype=torch.long), torch.randint(1, 9, (64,)).cumsum(0)])
+    return [torch.randperm(64), offsets, torch.randint(0, 1000, (64, 32)).sort(1).values.T]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_belongs_together_is_new_and_still_does(device: CpuJudgeDevice) -> None:
+    fillings, slots = made(device, IN_ORDER)
+    fillings._draw_seconds = 1.0  # as if drawing took long: the pool stays what it is
+    seen: list[set[tuple[float, ...]]] = [set(), set(), set()]
+    for _ in range(12):
+        places, offsets, columns = fill(fillings, slots)
+        assert sorted(places.tolist()) == list(range(64))
+        assert bool((offsets[1:] >= offsets[:-1]).all())
+        assert bool((columns[1:] >= columns[:-1]).all())
+        for values, tensor in zip(seen, (places, offsets, columns), strict=True):
+            values.add(tuple(tensor.flatten().tolist()))
+    assert all(len(values) > 6 for values in seen)
