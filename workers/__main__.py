@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from types import FrameType
 
-from cupilot.domain.errors import CupilotError
+from cupilot.domain.errors import CupilotError, Unavailable
 from cupilot.domain.problem import Target
 from cupilot.production import check_environment, check_model_urls
 from cupilot.settings import Settings, settings
@@ -131,10 +131,16 @@ def _stop_on_signal() -> threading.Event:
 
 def _rebuild_pool(config: Settings) -> None:
     from cupilot.storage.db.engine import database
-    from workers.indexing import rebuild_pool
-    from workers.tools import make_tools
 
-    logger.info("indexed %d entries", rebuild_pool(make_tools(config, database(), None)))
+    try:
+        from workers.indexing import rebuild_pool
+        from workers.tools import make_tools
+
+        indexed = rebuild_pool(make_tools(config, database(), None))
+    except ModuleNotFoundError as error:
+        hint = "run it where an agent worker runs, or: pip install 'cupilot[agents]'"
+        raise Unavailable(f"{error.name} is not installed here", hint=hint) from error
+    logger.info("indexed %d entries", indexed)
 
 
 def _run_worker(config: Settings, arguments: argparse.Namespace) -> None:

@@ -147,7 +147,8 @@ def test_the_api_needs_no_broker_library() -> None:
 
 def test_model_keys_go_to_the_agents_and_the_secret_of_single_sign_on_to_the_api_only() -> None:
     files = {name: [file["path"] for file in service.get("env_file", [])] for name, service in SERVICES.items()}
-    assert {name: paths for name, paths in files.items() if paths} == {
+    assert all(paths[0] == "deploy/settings.env" for name, paths in files.items() if name in OURS)
+    assert {name: paths[1:] for name, paths in files.items() if paths[1:]} == {
         "agents": ["deploy/agents.env"],
         "api": ["deploy/api.env"],
     }
@@ -201,6 +202,13 @@ def test_settings_are_settings_that_exist() -> None:
     ours |= {word.partition("=")[0] for stage in STAGES.values() for words in stage.words("ENV") for word in words}
     known = {f"CUPILOT_{name.upper()}" for name in Settings.model_fields}
     assert {name for name in ours if name.startswith("CUPILOT_")} <= known
+
+
+def test_the_example_of_settings_for_all_roles_names_settings_and_no_secret() -> None:
+    lines = [line.removeprefix("# ") for line in (ROOT / "deploy/settings.env.example").read_text().splitlines()]
+    named = {line.partition("=")[0] for line in lines if line.startswith("CUPILOT_")}
+    assert named <= {f"CUPILOT_{name.upper()}" for name in Settings.model_fields}
+    assert not any(re.search("SECRET|TOKEN|KEY$|URL", name) for name in named)
 
 
 @pytest.mark.parametrize(("role", "prefix"), [("agents", "CUPILOT_LLM_"), ("api", "CUPILOT_OIDC_")])
