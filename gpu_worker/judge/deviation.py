@@ -192,8 +192,9 @@ def band_of(values: torch.Tensor) -> torch.Tensor:
     """Return the band of each value's magnitude, of :data:`BANDS`."""
     (words, exponent), (behind, first) = _EXPONENTS[values.dtype], _BAND_BITS[values.dtype]
     bands = values.contiguous().view(words).bitwise_and(exponent).bitwise_right_shift_(behind).long()
-    if first:
-        bands = torch.where(bands == 2**8 - 1, BANDS - 1, bands + first * (bands > 0))
+    if first:  # in place: a stretch of a large output takes half a gigabyte here
+        zero, special = bands == 0, bands == 2**8 - 1
+        bands.add_(first).masked_fill_(zero, 0).masked_fill_(special, BANDS - 1)
     return bands
 
 
