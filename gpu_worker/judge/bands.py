@@ -21,6 +21,7 @@ from gpu_worker.judge.deviation import (
     BANDS,
     MIN_SPREAD_ELEMENTS,
     Expected,
+    Finest,
     band_of,
     chunks,
     difference,
@@ -133,7 +134,7 @@ def widest(first: Limits, second: Limits) -> Limits:
 
 def held(expected: Expected, limit: torch.Tensor | None, tolerance: float) -> Expected:
     """Return the expected output with units in which the bounds are the tolerance."""
-    return expected if limit is None else replace(expected, finest=limit / tolerance)
+    return expected if limit is None else replace(expected, finest=Finest(limit / tolerance, float(limit.min())))
 
 
 def _seen(expected: Expected, answers: Sequence[torch.Tensor]) -> _Seen:

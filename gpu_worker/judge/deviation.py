@@ -65,6 +65,15 @@ ABSOLUTE = Unit(centre=None)
 
 
 @dataclass(frozen=True)
+class Finest:
+    """Units of errors by band, where they are smaller than the output's."""
+
+    units: torch.Tensor
+    harmless: float
+    """Error that no band forbids: where there is none larger, the output's unit tells enough."""
+
+
+@dataclass(frozen=True)
 class Expected:
     """One expected output."""
 
@@ -74,8 +83,8 @@ class Expected:
     selection: Selection | None = None
     rounding: float = 0.0
     """Relative difference of selected values that one rounding of the policy explains."""
-    finest: torch.Tensor | None = None
-    """Unit of errors by band, where it is smaller than the output's. None: all elements are held to the output's."""
+    finest: Finest | None = None
+    """None: all elements are held to the output's unit."""
 
     @property
     def integral(self) -> bool:
@@ -174,10 +183,11 @@ def _errors(wanted: torch.Tensor, actual: torch.Tensor, expected: Expected) -> t
     unit = expected.unit
     if unit.centre is None:
         return (actual.to(wanted.dtype) - wanted).abs_().div_(unit.spread)
+    error = difference(wanted, actual)
     units = (wanted - unit.centre).abs_().clamp_min_(unit.spread)
-    if expected.finest is not None:
-        units = torch.minimum(units, expected.finest.to(wanted.dtype)[band_of(wanted)], out=units)
-    return difference(wanted, actual).div_(units)
+    if expected.finest is not None and not float(error.max()) <= expected.finest.harmless:
+        units = torch.minimum(units, expected.finest.units.to(wanted.dtype)[band_of(wanted)], out=units)
+    return error.div_(units)
 
 
 def difference(wanted: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
