@@ -144,7 +144,9 @@ class Lowering:
             place = node.results.index(name) + 1
             raise Unsupported(node, f"result {place} of its {len(node.results)} is used, and is not supported")
         if name not in self.places:
-            raise Unsupported(None, f"the tensor {name!r} has no elements")
+            given = {spec.name for spec in self.facts.with_role(Role.INPUT, Role.PARAMETER, Role.BUFFER)}
+            what = "has no elements" if name in given else "is the result of no call"
+            raise Unsupported(None, f"the value {name!r} {what}")
         return self.places[name].tensor()
 
     def _node(self, node: GraphNode) -> None:
