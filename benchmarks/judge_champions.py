@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any
@@ -22,55 +23,77 @@ from gpu_worker.evaluator import Evaluator
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Judge champions; 0 when all that were judged are audited."""
+    """Judge champions; 0 when all that were begun are audited, and there are some."""
     options = _options(argv)
     if options.one_card:
         return _serve(options)
-    record = Record(options, "judge_champions")
-    waiting = SimpleQueue[Champion]()
     listed = [found for found in champions() if found.target is Target(options.target)]
-    for champion in sorted(listed, key=_size, reverse=True):
-        waiting.put(champion)
-    rows: list[dict[str, Any]] = []
-    lock = Lock()
-    end = time.monotonic() + options.seconds
+    run = _Run(options, sorted(listed, key=_size, reverse=True))
+    threads = [Thread(target=run.work, args=(card,)) for card in options.cards]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    say(f"{run.audited} of {run.begun} that were begun are audited; {len(listed)} ship")
+    return 0 if 0 < run.begun == run.audited else 1
 
-    def add(row: dict[str, Any]) -> None:
-        machine = row.pop("machine", None)
-        rows.append(row)
-        rows.sort(key=lambda row: (row["problem"], row["policy"]))
-        record.add(champions=rows, **({"machine": f"{len(options.cards)} x {machine}"} if machine else {}))
 
-    def work(card: str) -> None:
-        argv = [sys.executable, "-m", "benchmarks.judge_champions", "--one-card", "--device", card]
-        argv += ["--work-dir", str(options.work_dir / f"card{card}"), "--out", str(options.out), "--cards", card]
+class _Run:
+    """Champions that wait, and what came of the others."""
+
+    def __init__(self, options: argparse.Namespace, waiting: Sequence[Champion]) -> None:
+        self._options = options
+        self._record = Record(options, "judge_champions")
+        self._waiting = SimpleQueue[Champion]()
+        for champion in waiting:
+            self._waiting.put(champion)
+        self._lock = Lock()
+        self._rows: list[dict[str, Any]] = []
+        self._end = time.monotonic() + options.seconds
+        self.begun = 0
+
+    @property
+    def audited(self) -> int:
+        """Number of champions that were audited again."""
+        return sum(row["verdict"] == "audited" for row in self._rows)
+
+    def work(self, card: str) -> None:
+        """Have a process judge champions on one card, one after the other, until its time is over."""
+        argv = [sys.executable, "-m", "benchmarks.judge_champions", "--one-card", "--device", card, "--cards", card]
+        argv += ["--target", self._options.target, "--out", str(self._options.out)]
+        argv += ["--work-dir", str(self._options.work_dir / f"card{card}")]
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdin is not None
             assert child.stdout is not None
-            while time.monotonic() < end:
-                try:
-                    champion = waiting.get_nowait()
-                except Empty:
-                    break
+            for champion in self._next():
                 print(champion.kernel.content_hash(), file=child.stdin, flush=True)
                 line = child.stdout.readline()
                 if not line:
                     say(f"card {card} ended at {champion.problem}")
                     break
                 say(f"card {card} | {line.rstrip()}")
-                with lock:
-                    add(json.loads(line))
+                self._add(json.loads(line))
             child.stdin.close()
 
-    threads = [Thread(target=work, args=(card,)) for card in options.cards]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    audited = sum(row["verdict"] == "audited" for row in rows)
-    record.add(judged=len(rows), audited=audited, complete=len(rows) == len(listed))
-    say(f"{audited} of {len(rows)} judged are audited; {len(listed)} ship")
-    return 0 if audited == len(rows) else 1
+    def _next(self) -> Iterator[Champion]:
+        while time.monotonic() < self._end:
+            try:
+                champion = self._waiting.get_nowait()
+            except Empty:
+                return
+            with self._lock:
+                self.begun += 1
+            yield champion
+
+    def _add(self, row: dict[str, Any]) -> None:
+        machine = row.pop("machine", None)
+        with self._lock:
+            self._rows.append(row)
+            self._rows.sort(key=lambda row: (row["problem"], row["policy"]))
+            known = {"machine": f"{len(self._options.cards)} x {machine}"} if machine else {}
+            complete = self.begun == len(self._rows) and self._waiting.empty()
+            counts = {"judged": len(self._rows), "audited": self.audited, "complete": complete}
+            self._record.add(champions=self._rows, **known, **counts)
 
 
 def _serve(options: argparse.Namespace) -> int:
