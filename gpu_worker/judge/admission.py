@@ -78,7 +78,8 @@ def admit(reference: ReferenceLink, cases: Cases, specs: Sequence[TensorSpec], p
         notes.append(f"law own: {NO_ROOM}; PyTorch's float32 answer is the standard")
     kept = [own]
     trials: dict[str, Callable[[], tuple[Admitted | None, str]]] = {
-        **{law: partial(_try_law, law, subject) for law in laws.LAWS},
+        **{law: partial(_try_sizes, law, subject) for law in laws.TRIED},
+        **({laws.PARAMETERS: partial(_try_sizes, laws.PARAMETERS, subject)} if laws.has_parameters(specs) else {}),
         laws.PERTURBED: lambda: (
             _try_law(laws.PERTURBED, subject)
             if cases.perturb(own.tolerance)
@@ -92,6 +93,8 @@ def admit(reference: ReferenceLink, cases: Cases, specs: Sequence[TensorSpec], p
             notes.append(f"law {law} left out: {why}")
         else:
             kept.append(admitted)
+        if admitted is not None and admitted.law != law:
+            notes.append(f"law {law} at a smaller size, {admitted.law}: {why}")
     notes += [
         f"law {item.law}: {disagreement(item.reference_error)}; kernels are held to {item.tolerance:.2g}"
         for item in kept
@@ -166,6 +169,17 @@ def _unanswered(error: Exception) -> tuple[None, str]:
     raise error
 
 
+def _try_sizes(law: str, subject: _Subject) -> tuple[Admitted | None, str]:
+    """Return a law at the largest of its sizes that tells something; also why larger ones, or all, tell nothing."""
+    reason = ""
+    for size in laws.sizes(law):
+        admitted, why = _try_law(size, subject)
+        reason = reason or why
+        if admitted is not None:
+            return admitted, reason
+    return None, reason
+
+
 def _try_integers(subject: _Subject, policy: NumericsPolicy) -> tuple[Admitted | None, str]:
     """Return the law of whole numbers, where the operator has exact answers to them."""
     specs = [spec for spec in subject.specs if spec.role is not Role.OUTPUT]
@@ -183,19 +197,9 @@ def _try_integers(subject: _Subject, policy: NumericsPolicy) -> tuple[Admitted |
 def _try_law(law: str, subject: _Subject, *, exact_tolerance: float | None = None) -> tuple[Admitted | None, str]:
     """Return a law with a calibrated tolerance, or with the exact one; None and the reason where it tells nothing."""
     reference, previous = subject.reference, subject.previous
-    if law == laws.PLANTED_EXTREMES and not _in_range(subject.cases.get(laws.MOST_EXTREMES), subject.specs):
-        return None, "with more extremes, its outputs leave the range of their type or come near its end"
-    case = subject.cases.get(law)
-    if case.short and law != laws.OWN:
-        raise UnusableReference(NO_ROOM, FailureKind.OUT_OF_MEMORY)
-    if case.shapes != [tensor.shape for tensor in previous]:
-        return None, SHAPES_BY_VALUES
-    if law != laws.OWN and not finite(case):
-        return None, "the reference is not finite there"
-    if all(unreadable(item.values) for item in case.expected):
-        return None, "every value of the reference's output is NaN or infinite: look at get_inputs() and the formula"
-    if all(flat(item.values) for item in case.expected):
-        return None, "the reference's output is the same everywhere"
+    case = _case(law, subject)
+    if isinstance(case, str):
+        return None, case
     own = reference.run(case.given)
     error = largest(case.expected, own)
     calibrated = (
@@ -220,6 +224,26 @@ def _try_law(law: str, subject: _Subject, *, exact_tolerance: float | None = Non
     if law != laws.OWN and passes & {"zeros", "constant"}:
         return None, "a constant would pass there"
     return Admitted(law, tolerance, error, frozenset(tried - passes), frozenset(passes), moved > tolerance), ""
+
+
+def _case(law: str, subject: _Subject) -> Case | str:
+    """Return the law's case, or the reason why nothing can be learnt from the reference's answer to it."""
+    if laws.kind(law) == laws.PLANTED_EXTREMES:
+        most = laws.at_size_of(law, laws.MOST_EXTREMES)
+        if not _in_range(subject.cases.get(most), subject.specs):
+            return "with more extremes, its outputs leave the range of their type or come near its end"
+    case = subject.cases.get(law)
+    if case.short and law != laws.OWN:
+        raise UnusableReference(NO_ROOM, FailureKind.OUT_OF_MEMORY)
+    if case.shapes != [tensor.shape for tensor in subject.previous]:
+        return SHAPES_BY_VALUES
+    if law != laws.OWN and not finite(case):
+        return "the reference is not finite there"
+    if all(unreadable(item.values) for item in case.expected):
+        return "every value of the reference's output is NaN or infinite: look at get_inputs() and the formula"
+    if all(flat(item.values) for item in case.expected):
+        return "the reference's output is the same everywhere"
+    return case
 
 
 def _in_range(case: Case, specs: Sequence[TensorSpec]) -> bool:

@@ -62,11 +62,17 @@ class Cases:
     """The cases of one problem, by law."""
 
     def __init__(
-        self, reference: ReferenceLink, specs: Sequence[TensorSpec], budget_bytes: int, rounding: float = 0.0
+        self,
+        reference: ReferenceLink,
+        specs: Sequence[TensorSpec],
+        budget_bytes: int,
+        *,
+        rounding: float,
+        factor: float,
     ) -> None:
-        """Keep cases of up to so many bytes; ``rounding`` is the relative size of one rounding under the policy."""
+        """Keep cases of up to so many bytes; ``rounding`` and ``factor`` are those of selected values."""
         self._reference = reference
-        self._rounding = rounding
+        self._rounding, self._factor = rounding, factor
         self._specs = [spec for spec in specs if spec.role is not Role.OUTPUT]
         self._budget = budget_bytes
         self._seeds: dict[str, int] = {}
@@ -106,7 +112,13 @@ class Cases:
         """Return a case from given tensors: runs the reference in float64. Cases that leave it no room are dropped."""
         self.make_room()
         expected = [
-            Expected(values, ABSOLUTE if law == laws.INTEGERS else unit_of(values), selection, self._rounding)
+            Expected(
+                values,
+                ABSOLUTE if law == laws.INTEGERS else unit_of(values),
+                selection,
+                rounding=self._rounding,
+                factor=self._factor,
+            )
             for values, selection in self._reference.run_selecting(inputs)
         ]
         return Case(law, tuple(inputs), tuple(expected), self._reference.short)

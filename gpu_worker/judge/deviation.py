@@ -47,6 +47,10 @@ class Selection:
     keepdim: bool
     distinct: bool = False
     """Each index along ``dim`` stands once, as in ``topk`` and ``sort``."""
+    running: bool = False
+    """No index along ``dim`` is beyond its own place, as in ``cummax``."""
+    error: float = 0.0
+    """PyTorch's own error in ``values``, which are results of a calculation more often than inputs."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,8 @@ class Expected:
     selection: Selection | None = None
     rounding: float = 0.0
     """Relative difference of selected values that one rounding of the policy explains."""
+    factor: float = 0.0
+    """Multiple of PyTorch's error in selected values that they may differ by besides."""
     finest: Finest | None = None
     """None: all elements are held to the output's unit."""
 
@@ -275,6 +281,15 @@ def _equally_good(expected: Expected, got: torch.Tensor) -> bool:
             return False
     if selection.distinct and bool((got.sort(dim).values.diff(dim=dim) == 0).any()):
         return False
+    if selection.running and bool((got > _places(got, dim)).any()):
+        return False
     mine, its = values.gather(dim, got).double(), values.gather(dim, wanted).double()
-    near = (mine - its).abs() <= expected.rounding * torch.maximum(mine.abs(), its.abs())
+    allowed = expected.rounding * torch.maximum(mine.abs(), its.abs()) + expected.factor * selection.error
+    near = (mine - its).abs() <= allowed
     return bool((near | (mine == its)).all())  # infinities are equal, and no number apart
+
+
+def _places(indices: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return the place of each element along a dimension, in a shape that broadcasts."""
+    count = indices.shape[dim]
+    return torch.arange(count, device=indices.device).view(-1, *[1] * (indices.dim() - 1 - dim % indices.dim()))

@@ -7,8 +7,8 @@ its own place, near one of them, by random numbers that begin at a random place;
 and no result can be remembered. Whole numbers take the value of either draw. The random numbers of symmetric matrices
 are symmetric; where the reference has no answer to such a mixture (a Cholesky factor), two draws are blended by one
 number, alike at all places, and rolled along their diagonal. Tensors whose neighbours belong together are put together
-from a few stretches; a vector in order is sorted again, and one permutation is taken by another. Where drawing is
-quick, draws are replaced by new ones all the time.
+from a few stretches; a vector in order is sorted again, and one permutation is taken by another. Draws are replaced by
+new ones all the time where drawing is quick, and now and then where it is not.
 """
 
 from __future__ import annotations
@@ -39,6 +39,12 @@ NEAREST = 0.25
 
 QUICK_DRAW_SECONDS = 5e-3
 """Draws that take less are replaced with each filling."""
+
+DRAWING_SHARE = 0.05
+"""Other draws are replaced so often that this share of the time goes to drawing."""
+
+LARGEST_RENEWED = 2**28
+"""Bytes of a draw up to which that is done: beside the pool, one more is in memory while it is drawn."""
 
 WANTED = 3
 """Launches to be compared under each law; laws that have fewer are drawn more often."""
@@ -78,6 +84,8 @@ class Fillings:
         self._reference = reference
         self._step = step
         self._draw_seconds = 0.0
+        self._next_draw = 0.0
+        """On the monotonic clock, for draws that are not quick."""
         specs = [spec for spec in specs if spec.role is not Role.OUTPUT]
         self._inputs = sum(spec.role is Role.INPUT for spec in specs)
         self._role = laws.drawn_role(specs)
@@ -114,22 +122,23 @@ class Fillings:
             self._mix_into(storage, index)
             if not storage.is_floating_point():
                 continue
-            if given.spec.role is not Role.INPUT and self._moves(law):
-                storage.copy_(flat_storage(laws.moved_state(law, views[index], self._seeded())))
-            if action is not None and given.spec.role is self._role:
+            if given.spec.role is not Role.INPUT and laws.draws_state(law, tiny=self._tiny):
+                state = laws.moved_state(law, views[index], given.spec.role, given.structure, self._seeded())
+                storage.copy_(flat_storage(state))
+            if action is not None and given.spec.role is self._role and laws.kind(law) != laws.PARAMETERS:
                 laws.change(action, views[index], given.structure, self._seeded())
 
     def renew(self) -> None:
-        """Replace a draw of the pool by a new one, where that is quick."""
-        if self._draw_seconds > QUICK_DRAW_SECONDS:
+        """Replace a draw of the pool by a new one, where that is quick, or has not been done for long."""
+        if self._draw_seconds > QUICK_DRAW_SECONDS and not self._may_draw():
             return
         drawn = self._draw(self._reference, secrets.randbits(40))
         varied = self._varied([given.spec for given in self._given], drawn)
         self._pool[self._random.randrange(len(self._pool))] = [flat_storage(tensor) for tensor in varied]
 
-    def _moves(self, law: str) -> bool:
-        """Return whether a law has parameters and buffers of its own; the pool's are mixed for most."""
-        return law == laws.INTEGERS or (law == laws.WIDE_RANGE and self._tiny)
+    def _may_draw(self) -> bool:
+        size = sum(given.spec.nbytes for given in self._given)
+        return size <= LARGEST_RENEWED and time.monotonic() > self._next_draw
 
     def _seeded(self) -> torch.Generator:
         return self._generator.manual_seed(self._random.getrandbits(60))
@@ -207,7 +216,9 @@ class Fillings:
     def _draw(self, reference: ReferenceLink, seed: int) -> list[torch.Tensor]:
         began = time.monotonic()
         drawn = reference.draw(seed)
-        self._draw_seconds = time.monotonic() - began
+        ended = time.monotonic()
+        self._draw_seconds = ended - began
+        self._next_draw = ended + self._draw_seconds / DRAWING_SHARE
         return drawn
 
     def _varied(self, specs: Sequence[TensorSpec], draw: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -15,7 +15,6 @@ from functools import partial
 import torch
 
 from cupilot.domain.problem import Role, TensorSpec
-from gpu_worker.judge import copies
 from gpu_worker.judge.structure import Structure, like
 
 OWN = "own"
@@ -24,11 +23,16 @@ INTEGERS = "integers"
 WIDE_RANGE = "wide_range"
 OFFSET = "offset"
 PLANTED_EXTREMES = "planted_extremes"
+PARAMETERS = "parameters"
 MOST_EXTREMES = "most_extremes"
 """:data:`PLANTED_EXTREMES` with as many as it ever plants: no kernel is judged under it, but it shows what may come."""
 
 EXTREME = 64.0
 """Planted values are this many times the largest own one: far outside, yet exp() of a few survives in float32."""
+
+SMALLER = (4, 16)
+"""Where outputs leave the range of their type under a law that makes values large, it is tried at such a part of its
+size, and its name says so (``planted_extremes/4``)."""
 
 EXTREME_SHARE = 1e-3
 FEW_EXTREMES = 16
@@ -38,6 +42,9 @@ TINY = 2.0**-8
 
 WIDE_EXPONENTS = 8.0
 """wide_range scales by 2^-8 to 2^8: five decimal digits of dynamic range."""
+
+PARAMETER_EXPONENTS = (1.0, 4.0)
+"""Parameters are scaled by 2 to 16: training takes them about as far from what a constructor gives."""
 
 OFFSET_EXPONENTS = {torch.float64: (6.0, 9.0), torch.float32: (6.0, 9.0), torch.float16: (4.0, 6.0)}
 """The mean is so many powers of two times the spread: a variance as E[x^2] - E[x]^2 loses twice as many bits."""
@@ -49,13 +56,6 @@ SPREAD_SAMPLE = 2**20
 
 NOISE_PERIOD = 2**20 + 7
 """A prime: rows of usual lengths do not see the same noise twice."""
-
-_MANTISSAS = {
-    torch.float32: (torch.int32, 23),
-    torch.float64: (torch.int64, 52),
-    torch.float16: (torch.int16, 10),
-    torch.bfloat16: (torch.int16, 7),
-}
 
 CONSTANT_ROWS = (0.25, 0.75)
 """Least and largest share of rows that hold one value throughout."""
@@ -76,12 +76,24 @@ Transform = Callable[[torch.Tensor, torch.Generator], None]
 
 def signed(values: torch.Tensor, generator: torch.Generator) -> None:
     """Give values random signs."""
-    _with_noise(values, generator, torch.Tensor.mul_, torch.Tensor.sign_)
+    with_noise(values, generator, torch.Tensor.mul_, torch.Tensor.sign_)
 
 
-def wide_range(values: torch.Tensor, generator: torch.Generator) -> None:
+def wide_range(values: torch.Tensor, generator: torch.Generator, *, part: float = 1.0) -> None:
     """Multiply values by random powers of two."""
-    _with_noise(values, generator, torch.Tensor.mul_, lambda chance: chance.mul_(WIDE_EXPONENTS).exp2_())
+    _scale(values, generator, part * WIDE_EXPONENTS)
+
+
+def parameters(values: torch.Tensor, generator: torch.Generator, *, part: float = 1.0) -> None:
+    """Make values larger, each by its own amount, and give them random signs."""
+    least, most = (part * exponent for exponent in PARAMETER_EXPONENTS)
+    _scale(values, generator, (most - least) / 2, (most + least) / 2)
+    signed(values, generator)
+
+
+def _scale(values: torch.Tensor, generator: torch.Generator, spread: float, middle: float = 0.0) -> None:
+    """Multiply values by random powers of two, with exponents up to ``spread`` from the middle."""
+    with_noise(values, generator, torch.Tensor.mul_, lambda chance: chance.mul_(spread).add_(middle).exp2_())
 
 
 def integers(values: torch.Tensor, generator: torch.Generator) -> None:
@@ -91,19 +103,19 @@ def integers(values: torch.Tensor, generator: torch.Generator) -> None:
         size = chance.abs().mul_(LARGEST_INTEGER).floor_().clamp_max_(LARGEST_INTEGER - 1).add_(1)
         return size.copysign_(chance)
 
-    _with_noise(values, generator, torch.Tensor.copy_, whole)
+    with_noise(values, generator, torch.Tensor.copy_, whole)
 
 
-def planted_extremes(values: torch.Tensor, generator: torch.Generator) -> None:
+def planted_extremes(values: torch.Tensor, generator: torch.Generator, *, part: float = 1.0) -> None:
     """Put values far out of range at random places: one, a few, or one in a thousand."""
     chance = random.Random(generator.initial_seed())
     count = chance.choice([1, chance.randint(1, FEW_EXTREMES), _most_extremes(values)])
-    _plant(values, count, EXTREME, generator, add=False)
+    _plant(values, count, part * EXTREME, generator, add=False)
 
 
-def most_extremes(values: torch.Tensor, generator: torch.Generator) -> None:
+def most_extremes(values: torch.Tensor, generator: torch.Generator, *, part: float = 1.0) -> None:
     """Put one value in a thousand far out of range, at random places."""
-    _plant(values, _most_extremes(values), EXTREME, generator, add=False)
+    _plant(values, _most_extremes(values), part * EXTREME, generator, add=False)
 
 
 def _most_extremes(values: torch.Tensor) -> int:
@@ -139,31 +151,54 @@ def constant_rows(values: torch.Tensor, generator: torch.Generator) -> None:
     rows[chosen] = (picks * signs / ROW_CONSTANTS).to(rows.dtype).expand(-1, rows.shape[1])
 
 
-def offset(values: torch.Tensor, generator: torch.Generator) -> None:
+def offset(values: torch.Tensor, generator: torch.Generator, *, part: float = 1.0) -> None:
     """Shift all values by one amount that is large against their spread; upwards where none is negative."""
     exponents = OFFSET_EXPONENTS.get(values.dtype, OFFSET_EXPONENTS_OTHERWISE)
     chance = random.Random(generator.initial_seed())
-    factor, sign = 2.0 ** chance.uniform(*exponents), chance.choice((-1.0, 1.0))
+    factor, sign = part * 2.0 ** chance.uniform(*exponents), chance.choice((-1.0, 1.0))
     sample = values.view(-1)[:SPREAD_SAMPLE].double()
     direction = torch.where((sample >= 0).all(), 1.0, sign)
     values.add_((factor * sample.std(correction=0) * direction).to(values.dtype))
 
 
-LAWS: Mapping[str, Transform] = {
-    "signed": signed,
+_ENLARGING: Mapping[str, Callable[..., None]] = {
     WIDE_RANGE: wide_range,
     PLANTED_EXTREMES: planted_extremes,
-    "constant_rows": constant_rows,
+    MOST_EXTREMES: most_extremes,
     OFFSET: offset,
+    PARAMETERS: parameters,
 }
-"""Laws that are tried on every reference; :data:`INTEGERS` and :data:`PERTURBED` have conditions of their own."""
+"""Laws that make values large, or parameters; they have sizes (:data:`SMALLER`)."""
+
+TRIED = ("signed", WIDE_RANGE, PLANTED_EXTREMES, "constant_rows", OFFSET)
+"""Laws that are tried on every reference; :data:`PARAMETERS`, :data:`INTEGERS` and :data:`PERTURBED` have conditions of
+their own."""
+
+
+def sizes(law: str) -> Sequence[str]:
+    """Return the names of a law at each of its sizes, the largest first."""
+    return [law, *(f"{law}/{part}" for part in SMALLER)] if law in _ENLARGING else [law]
+
+
+def kind(law: str) -> str:
+    """Return the name of a law without its size."""
+    return law.partition("/")[0]
+
+
+def at_size_of(law: str, other: str) -> str:
+    """Return the name of the law ``other`` at the size of ``law``."""
+    return other + law.removeprefix(kind(law))
 
 
 def transform(law: str, step: float) -> Transform | None:
     """Return what a law does to values; ``step`` is for :data:`PERTURBED`. None for :data:`OWN`, which keeps them."""
+    if law == OWN:
+        return None
     if law == PERTURBED:
         return partial(perturbed, step=step)
-    return {OWN: None, INTEGERS: integers, MOST_EXTREMES: most_extremes, **LAWS}[law]
+    if kind(law) in _ENLARGING:
+        return partial(_ENLARGING[kind(law)], part=1 / int(law.partition("/")[2] or 1))
+    return {"signed": signed, "constant_rows": constant_rows, INTEGERS: integers}[law]
 
 
 def change(law: Transform, tensor: torch.Tensor, structure: Structure, generator: torch.Generator) -> None:
@@ -178,6 +213,8 @@ def change(law: Transform, tensor: torch.Tensor, structure: Structure, generator
         values.masked_fill_(zeros, 0)
     if structure.symmetric:
         values.copy_(values.triu() + values.triu(1).mT)
+    if structure.ordered:
+        values.copy_(values.sort(-1).values)
     if values is not tensor:
         tensor.copy_(values)
 
@@ -201,23 +238,43 @@ def apply(
             result.append(tensor)
             continue
         moves = spec.role is not Role.INPUT and law != PERTURBED
-        values = moved_state(law, tensor, generator) if moves else copied(tensor)
-        if spec.role is drawn:
-            change(action, values, Structure.of(tensor), generator)
+        structure = Structure.of(tensor)
+        values = moved_state(law, tensor, spec.role, structure, generator) if moves else copied(tensor)
+        if spec.role is drawn and kind(law) != PARAMETERS:
+            change(action, values, structure, generator)
         result.append(values)
     return result
 
 
-def moved_state(law: str, state: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def moved_state(
+    law: str, state: torch.Tensor, role: Role, structure: Structure, generator: torch.Generator
+) -> torch.Tensor:
     """Return a parameter or buffer as laws other than the problem's own give it.
 
-    Under :data:`INTEGERS` it holds whole numbers, under :data:`WIDE_RANGE` none is tiny.
+    Under :data:`INTEGERS` it holds whole numbers, under :data:`WIDE_RANGE` none is tiny; :data:`PARAMETERS` draws
+    parameters.
     """
-    if law != INTEGERS:
-        return like(state, jitter(enlarged(state) if law == WIDE_RANGE else state, generator))
-    whole = copied(state)
-    change(integers, whole, Structure(zeros=False, symmetric=False), generator)
-    return whole
+    if law == INTEGERS:
+        whole = copied(state)
+        change(integers, whole, Structure(), generator)
+        return whole
+    moved = like(state, jitter(enlarged(state) if kind(law) == WIDE_RANGE else state, generator))
+    action = transform(law, 1.0)
+    if kind(law) == PARAMETERS and role is Role.PARAMETER and action is not None:
+        change(action, moved, structure, generator)
+    return moved
+
+
+def draws_state(law: str, *, tiny: bool) -> bool:
+    """Return whether a law has parameters and buffers of its own; ``tiny``: some are tiny throughout."""
+    return law == INTEGERS or kind(law) == PARAMETERS or (kind(law) == WIDE_RANGE and tiny)
+
+
+def has_parameters(specs: Sequence[TensorSpec]) -> bool:
+    """Return whether there are floating parameters behind inputs that laws draw."""
+    return drawn_role(specs) is Role.INPUT and any(
+        spec.role is Role.PARAMETER and spec.dtype.value.startswith(("float", "bfloat")) for spec in specs
+    )
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -261,11 +318,11 @@ def jitter(state: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def noise(pattern: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Draw uniform numbers in [-1, 1) in the shape and dtype of ``pattern``; they repeat after :data:`NOISE_PERIOD`."""
     result = torch.empty(pattern.shape, dtype=pattern.dtype, device=pattern.device)
-    _with_noise(result, generator, torch.Tensor.copy_)
+    with_noise(result, generator, torch.Tensor.copy_)
     return result
 
 
-def _with_noise(
+def with_noise(
     values: torch.Tensor,
     generator: torch.Generator,
     combine: Callable[[torch.Tensor, torch.Tensor], object],
@@ -298,39 +355,3 @@ def _largest(tensor: torch.Tensor) -> torch.Tensor:
     """Return the largest absolute value: ``vector_norm`` takes twenty times as long on one thread."""
     least, most = torch.aminmax(tensor)
     return torch.maximum(-least, most)
-
-
-def round_mantissa(tensor: torch.Tensor, bits: int) -> torch.Tensor:
-    """Round each value to ``bits`` explicit mantissa bits (10: TF32 or fp16, 7: bf16, 3: fp8 e4m3); keep the range."""
-    if tensor.dtype not in _MANTISSAS:
-        return tensor
-    words, mantissa = _MANTISSAS[tensor.dtype]
-    dropped = mantissa - bits
-    if dropped <= 0:
-        return tensor
-    rounded = tensor.contiguous().view(words).add(1 << (dropped - 1)).bitwise_and_(-(1 << dropped))
-    return like(tensor, rounded.view(tensor.dtype))
-
-
-def nudge(tensors: Sequence[torch.Tensor], relative: float, seed: int, *, of_largest: bool = False) -> None:
-    """Move each floating value by the share ``relative`` of itself, up or down at random, in place.
-
-    With ``of_largest``, by that share of its tensor's largest value.
-    """
-    for index, tensor in enumerate(tensors):
-        if tensor.is_floating_point() and tensor.numel():
-            generator = torch.Generator(device=tensor.device).manual_seed(seed + index)
-            values = copies.flat(tensor)
-            if of_largest:
-                step = relative * largest_magnitude(tensor)
-                _with_noise(values, generator, torch.Tensor.add_, partial(_steps, step=step))
-            else:
-                _with_noise(values, generator, torch.Tensor.mul_, partial(_near_one, relative=relative))
-
-
-def _steps(chance: torch.Tensor, *, step: float) -> torch.Tensor:
-    return chance.sign_().mul_(step)
-
-
-def _near_one(chance: torch.Tensor, *, relative: float) -> torch.Tensor:
-    return chance.sign_().mul_(relative).add_(1.0)

@@ -351,7 +351,9 @@ def _selection(selected: messages.Selected | None, values: Iterator[torch.Tensor
     source, dim = next(values, None), selected.dim
     if source is None or not (dim is None or -source.dim() <= dim < source.dim()):
         raise ReferenceLost("a selection that makes no sense")
-    return Selection(source, dim, selected.keepdim, selected.distinct)
+    return Selection(
+        source, dim, selected.keepdim, distinct=selected.distinct, running=selected.running, error=selected.error
+    )
 
 
 def _reported(failed: messages.Failed) -> Exception:

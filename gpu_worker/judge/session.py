@@ -119,7 +119,8 @@ class Session:
         self._specs = self.facts.tensors
         self._precision = precision_of(problem.policy, self._specs)
         budget = int(CASES_MEMORY_SHARE * self._device.memory_bytes)
-        self._cases = Cases(reference, self._specs, budget, ROUNDINGS * self._precision.unit)
+        rounding, factor = ROUNDINGS * self._precision.unit, self._precision.factor
+        self._cases = Cases(reference, self._specs, budget, rounding=rounding, factor=factor)
         self._pytorch = BaselineLink(reference, self._specs)
         stage("timing PyTorch", 120.0)
         try:

@@ -25,15 +25,17 @@ LOOKED_AT = 2**22
 class Structure:
     """Structure of one tensor."""
 
-    zeros: bool
+    zeros: bool = False
     """True if zeros stay zero (triangular, masked): a kernel may rely on them."""
-    symmetric: bool
+    symmetric: bool = False
     """True if the last two dimensions are symmetric matrices."""
+    ordered: bool = False
+    """True if each row rises (boundaries, sorted values)."""
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Structure:
         """Return the structure of a draw."""
-        return cls(zeros=zero_share(tensor) > STRUCTURAL_ZEROS, symmetric=symmetric(tensor))
+        return cls(zeros=zero_share(tensor) > STRUCTURAL_ZEROS, symmetric=symmetric(tensor), ordered=ordered(tensor))
 
 
 def zero_share(tensor: torch.Tensor) -> float:
@@ -62,6 +64,17 @@ def symmetric(tensor: torch.Tensor) -> bool:
     return tensor.dim() >= 2 and 1 < tensor.shape[-1] == tensor.shape[-2] and bool(torch.equal(tensor, tensor.mT))
 
 
+def ordered(tensor: torch.Tensor) -> bool:
+    """Return whether each row (of the last dimension) rises throughout, and is not one value."""
+    if tensor.dim() == 0 or tensor.shape[-1] < FEWEST_IN_ORDER or tensor.numel() == 0:
+        return False
+    first = tensor[(0,) * (tensor.dim() - 1)]
+    if not bool((first[1:] >= first[:-1]).all()):  # as of most: no need to read all
+        return False
+    rises = bool((tensor[..., 1:] >= tensor[..., :-1]).all())
+    return rises and bool((tensor[..., 0] != tensor[..., -1]).all())
+
+
 def belong_together(draws: Sequence[torch.Tensor]) -> bool:
     """Return whether an element cannot come from another draw than its neighbours: where rows or columns are in order
     (offsets, sorted labels, masks of lengths), or are the same integers in each draw (permutations, one-hot rows).
@@ -83,8 +96,8 @@ def _in_order(tensor: torch.Tensor) -> bool:
         tensor = tensor[: max(1, LOOKED_AT // tensor[0].numel())].flatten(0, 1)
     rows = tensor.reshape(-1, tensor.shape[-1])[: max(1, LOOKED_AT // length), :length]
     before, after = rows[:, :-1], rows[:, 1:]
-    ordered = ((before <= after).all(-1) | (before >= after).all(-1)) & (rows[:, 0] != rows[:, -1])
-    return float(ordered.double().mean()) > CHANCE_IN_ORDER
+    in_order = ((before <= after).all(-1) | (before >= after).all(-1)) & (rows[:, 0] != rows[:, -1])
+    return float(in_order.double().mean()) > CHANCE_IN_ORDER
 
 
 def _same_values(first: torch.Tensor, second: torch.Tensor) -> bool:

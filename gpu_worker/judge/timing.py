@@ -16,7 +16,6 @@ import math
 import random
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -285,16 +284,15 @@ class PairedTimer:
             self._pytorch.fill(slot, self._blocks.slots.storages(slot))
 
     def _least_compared(self, order: Sequence[int], drawn: Mapping[int, str]) -> list[int]:
-        """Choose launches of a block: those under laws that were compared least, otherwise at random."""
-        compared = Counter(self._comparer.compared)
-        shuffled = self._random.sample(order, len(order))
-        chosen = []
-        for _ in range(min(CHECKED_LAUNCHES, len(order))):
-            slot = min(shuffled, key=lambda slot: compared[drawn[slot]])
-            shuffled.remove(slot)
-            chosen.append(slot)
-            compared[drawn[slot]] += 1
-        return chosen
+        """Choose launches of a block: one under the law that was compared least, so that none is left out.
+
+        The others are drawn as blocks are: half of them are of the problem's own law.
+        """
+        compared = self._comparer.compared
+        first, *others = self._random.sample(order, len(order))
+        least = min([first, *others], key=lambda slot: compared[drawn[slot]])
+        rest = [slot for slot in (first, *others) if slot != least]
+        return [least, *rest[: CHECKED_LAUNCHES - 1]]
 
     def _kernel_block(self, order: Sequence[int], filling: Filling) -> float | None:
         block = self._blocks.run(order)

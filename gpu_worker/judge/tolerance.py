@@ -21,6 +21,7 @@ from gpu_worker.judge.cases import MOST_ERROR, Case, usable_error
 from gpu_worker.judge.deviation import MIN_SPREAD_ELEMENTS, largest
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import SHAPES_BY_VALUES, UnusableReference
+from gpu_worker.judge.roundings import round_mantissa
 
 LEAST_ERROR = 16 * 2.0**-24
 """Least error assumed of PyTorch. If it errs less, it was lucky, as happens with an output of one number. Honest sums
@@ -94,7 +95,7 @@ def calibrate(
     out as nudges do, which those of values with a large part in common do not.
     """
     measured = usable_error(reference_error)
-    averaging = precision.short and math.isfinite(reference_error) and case.law != laws.OFFSET
+    averaging = precision.short and math.isfinite(reference_error) and laws.kind(case.law) != laws.OFFSET
     if not measured and not averaging:
         return None
     if all(item.integral for item in case.expected):
@@ -108,7 +109,7 @@ def calibrate(
         inherent = max(conditioning, precision.least)
     else:
         return None
-    lowered = [laws.round_mantissa(tensor, precision.lower_bits) for tensor in case.given]
+    lowered = [round_mantissa(tensor, precision.lower_bits) for tensor in case.given]
     lower = largest(case.expected, _as_expected(case, reference.run_exact(lowered, rounded=True)))
     del lowered
     tolerance = precision.factor * inherent

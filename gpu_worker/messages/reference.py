@@ -261,6 +261,9 @@ class Selected(Message):
     dim: StrictInt | None
     keepdim: StrictBool
     distinct: StrictBool
+    running: StrictBool
+    error: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """Largest error of PyTorch's own values, under the policy."""
 
 
 class SelectedTensors(Tensors):

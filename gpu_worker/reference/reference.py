@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -26,7 +25,7 @@ from gpu_worker.reference import loading
 from gpu_worker.reference.boundary import outputs_in, spec_of
 from gpu_worker.reference.naming import argument_names
 from gpu_worker.reference.reads import ReadWatch
-from gpu_worker.reference.selections import SelectionWatch
+from gpu_worker.reference.selections import SelectionWatch, with_errors
 from gpu_worker.reference.trace import trace
 from gpu_worker.reference.watching import OperatorClock
 from gpu_worker.signature import Layout, Signature, TensorArgument
@@ -197,7 +196,10 @@ class Reference:
         with watch:
             outputs = self.run_exact(tensors, in_pieces=in_pieces)
         kept = self.rounded([tensor.contiguous() for tensor in outputs])
-        return [(mine, _shortened(watch.selection(tensor))) for mine, tensor in zip(kept, outputs, strict=True)]
+        selections = [watch.selection(tensor) for tensor in outputs]
+        if any(selections):
+            selections = with_errors(selections, partial(self.run, tensors), self._free_memory)
+        return list(zip(kept, selections, strict=True))
 
     def rounded(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return exact outputs as they are kept: in float32 where they are large and no kernel gives float64."""
@@ -384,10 +386,6 @@ class Reference:
 
 def _live_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-def _shortened(selection: Selection | None) -> Selection | None:
-    return None if selection is None else replace(selection, values=shortened(selection.values))
 
 
 @contextmanager

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from gpu_worker.judge.deviation import Selection
+from gpu_worker.judge.copies import shortened
+from gpu_worker.judge.deviation import Selection, stretches
+from gpu_worker.judge.refusal import out_of_memory
 from gpu_worker.reference.watching import ForwardWatch
 
 Found = tuple[torch.Tensor, Selection]
@@ -62,7 +65,7 @@ class OrderedTies(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         read = _SELECTING.get(overload) or _SELECTING.get(name)
         result = func(*args, **kwargs)
         found = None if read is None or args[0].dim() == 0 else read(result, args, kwargs)
-        if read is None or found is None:  # also of a stable sort, whose order is its own
+        if read is None or found is None or found[1].running:  # also of a stable sort, whose order is its own
             return result
         dim = found[1].dim
         source = args[0].flip(tuple(range(args[0].dim())) if dim is None else (dim,)) if self._last else args[0]
@@ -76,6 +79,33 @@ class OrderedTies(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
             index = result if isinstance(result, torch.Tensor) else result[1]
             index.neg_().add_((source.numel() if dim is None else source.shape[dim]) - 1)
         return result
+
+
+def with_errors(
+    exact: Sequence[Selection | None], run: Callable[[], Sequence[torch.Tensor]], free_memory: Callable[[], None]
+) -> list[Selection | None]:
+    """Return what an exact pass selected from, shortened, with PyTorch's own errors in it, of a pass under the policy.
+
+    Where memory is too short for that pass, errors are left at 0.
+    """
+    watch = SelectionWatch()
+    try:
+        with watch:
+            own = [watch.selection(tensor) for tensor in run()]
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        free_memory()
+        own = [None for _ in exact]
+    return [mine and _with_error(mine, its) for mine, its in zip(exact, own, strict=True)]
+
+
+def _with_error(exact: Selection, own: Selection | None) -> Selection:
+    error = 0.0
+    if own is not None and own.values.shape == exact.values.shape and exact.values.is_floating_point():
+        parts = zip(stretches(exact.values), stretches(own.values), strict=True)
+        error = max((float((its - mine).abs().nan_to_num(0.0, 0.0, 0.0).max()) for mine, its in parts), default=0.0)
+    return replace(exact, values=shortened(exact.values), error=error)
 
 
 def _extreme(result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Found:
@@ -103,6 +133,11 @@ def _sorted(result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Foun
     return result[1], Selection(args[0], _argument(args, kwargs, 1, "dim", -1), keepdim=True, distinct=True)
 
 
+def _running(result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Found:
+    """Read ``cummax(x, dim)`` and ``cummin(x, dim)``."""
+    return result[1], Selection(args[0], _argument(args, kwargs, 1, "dim", -1), keepdim=True, running=True)
+
+
 _SELECTING: Mapping[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Found | None]] = {
     "argmax": _extreme,
     "argmin": _extreme,
@@ -111,6 +146,8 @@ _SELECTING: Mapping[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Found
     "median.dim": _extreme,
     "kthvalue": _ranked,
     "topk": _several,
+    "cummax": _running,
+    "cummin": _running,
     "sort": _sorted,
 }
 """Overload, or name of all overloads."""

@@ -17,9 +17,9 @@ import torch
 from cupilot.domain.problem import Role, TensorSpec
 from gpu_worker.channel import Channel, ChannelClosed
 from gpu_worker.judge.exchange import TensorLayout, layouts_from_json, places, write
-from gpu_worker.judge.laws import nudge
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
 from gpu_worker.judge.room import Room
+from gpu_worker.judge.roundings import nudge
 from gpu_worker.messages import reference as messages
 from gpu_worker.messages.reference import Answer
 from gpu_worker.reference.reference import Chosen, Reference
@@ -272,7 +272,13 @@ class ReferenceServer:
             selections=[
                 None
                 if selection is None
-                else messages.Selected(dim=selection.dim, keepdim=selection.keepdim, distinct=selection.distinct)
+                else messages.Selected(
+                    dim=selection.dim,
+                    keepdim=selection.keepdim,
+                    distinct=selection.distinct,
+                    running=selection.running,
+                    error=selection.error,
+                )
                 for selection in selections
             ],
             exact=self.reference.answered_exactly,

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from cupilot.domain.problem import NumericsPolicy
-from gpu_worker.judge import bands, laws
+from gpu_worker.judge import bands, laws, roundings
 from gpu_worker.judge.deviation import BANDS, Expected, band_of, deviation, largest, unit_of
 from gpu_worker.judge.tolerance import PRECISIONS
 from tests.unit.gpu_worker.test_judge_measuring import Subject
@@ -43,7 +43,7 @@ def wrong_under(subject: Subject, kernel: Kernel) -> dict[str, float]:
 
 
 def in_nine_bits(values: torch.Tensor, below: float) -> torch.Tensor:
-    return torch.where(values.abs() < below, laws.round_mantissa(values, 9), values)
+    return torch.where(values.abs() < below, roundings.round_mantissa(values, 9), values)
 
 
 @pytest.mark.parametrize(("expression", "inputs", "kernel"), [

@@ -47,7 +47,7 @@ def get_init_inputs():
 """
 
 
-ALL_LAWS = [laws.OWN, *laws.LAWS, laws.INTEGERS, laws.PERTURBED]
+ALL_LAWS = [laws.OWN, *laws.TRIED, laws.INTEGERS, laws.PERTURBED]
 
 
 @pytest.fixture(autouse=True)

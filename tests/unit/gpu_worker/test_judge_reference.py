@@ -11,8 +11,8 @@ import torch
 
 from cupilot.domain.problem import DType, GraphNode, NumericsPolicy, ProblemFacts, Role
 from gpu_worker.judge.copies import Change
-from gpu_worker.judge.laws import nudge
 from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.judge.roundings import nudge
 from gpu_worker.reference.loading import _draw
 from gpu_worker.reference.reference import Reference
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
