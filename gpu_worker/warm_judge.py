@@ -57,13 +57,10 @@ class WarmJudge:
         """Started, and given no problem yet."""
         self.problem: str | None = None
         """Hash of the problem that the process has open."""
+        self.torch: str | None = None
+        """Version of torch in the present judge process, or in the last one; None where there was none yet."""
         self._tight: set[str] = set()
         """Hashes of problems for which there was too little memory."""
-
-    @property
-    def torch(self) -> str | None:
-        """The process's version of torch; None where there is no process."""
-        return self._process.torch if self._process is not None else None
 
     def close(self) -> None:
         """End all processes: judge, reference, and those that wait for a problem or a kernel."""
@@ -250,6 +247,7 @@ class WarmJudge:
             self._process = JudgeProcess(self._host, self._sandbox, self._bytecode)
             self._opened = 0
             self._process.wait_ready()
+            self.torch = self._process.torch
         return self._process
 
     def _watching(self, cancelled: Callable[[], bool]) -> Callable[[], bool]:

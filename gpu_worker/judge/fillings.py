@@ -99,7 +99,7 @@ class Fillings:
         self._given = [
             _Given(
                 spec,
-                Structure.of(versions[0]),
+                Structure.of(versions[0], spec.role),
                 belong_together(versions),
                 _smooth(versions),
                 ordered=all(map(_rises, versions)),
@@ -228,15 +228,11 @@ class Fillings:
             is_fixed = spec.role is not Role.INPUT or (draw is not self._first and torch.equal(tensor, other))
             if is_fixed and tensor.is_floating_point():
                 moved = like(tensor, tensor.clone(memory_format=torch.contiguous_format))
-                laws.change(_jittered, moved, Structure.of(tensor), self._seeded())
+                laws.change(laws.jittered, moved, Structure.of(tensor, spec.role), self._seeded())
                 result.append(moved)
             else:
                 result.append(tensor)
         return result
-
-
-def _jittered(values: torch.Tensor, generator: torch.Generator) -> None:
-    values.copy_(laws.jitter(values, generator))
 
 
 def weights(admitted: Sequence[str], compared: Mapping[str, int]) -> dict[str, float]:

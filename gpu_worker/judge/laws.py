@@ -238,7 +238,7 @@ def apply(
             result.append(tensor)
             continue
         moves = spec.role is not Role.INPUT and law != PERTURBED
-        structure = Structure.of(tensor)
+        structure = Structure.of(tensor, spec.role)
         values = moved_state(law, tensor, spec.role, structure, generator) if moves else copied(tensor)
         if spec.role is drawn and kind(law) != PARAMETERS:
             change(action, values, structure, generator)
@@ -254,11 +254,8 @@ def moved_state(
     Under :data:`INTEGERS` it holds whole numbers, under :data:`WIDE_RANGE` none is tiny; :data:`PARAMETERS` draws
     parameters.
     """
-    if law == INTEGERS:
-        whole = copied(state)
-        change(integers, whole, Structure(), generator)
-        return whole
-    moved = like(state, jitter(enlarged(state) if kind(law) == WIDE_RANGE else state, generator))
+    moved = copied(enlarged(state) if kind(law) == WIDE_RANGE else state)
+    change(integers if law == INTEGERS else jittered, moved, structure, generator)
     action = transform(law, 1.0)
     if kind(law) == PARAMETERS and role is Role.PARAMETER and action is not None:
         change(action, moved, structure, generator)
@@ -301,6 +298,11 @@ def tiny(state: torch.Tensor) -> bool:
     return state.is_floating_point() and 0 < largest_magnitude(state) < TINY
 
 
+def jittered(values: torch.Tensor, generator: torch.Generator) -> None:
+    """Move values by amounts of their own, in place."""
+    values.copy_(jitter(values, generator))
+
+
 def jitter(state: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return a parameter or buffer with every element moved by its own amount, so that a kernel must read it.
 
@@ -316,9 +318,15 @@ def jitter(state: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def noise(pattern: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Draw uniform numbers in [-1, 1) in the shape and dtype of ``pattern``; they repeat after :data:`NOISE_PERIOD`."""
+    """Draw numbers in [-1, 1) in the shape and dtype of ``pattern``, of which no two stretches are alike.
+
+    Larger tensors hold means of two numbers, which repeat after periods of their own.
+    """
     result = torch.empty(pattern.shape, dtype=pattern.dtype, device=pattern.device)
     with_noise(result, generator, torch.Tensor.copy_)
+    if result.numel() > NOISE_PERIOD:
+        with_noise(result, generator, torch.Tensor.add_, period=NOISE_PERIOD - 1)
+        result.mul_(0.5)
     return result
 
 
@@ -327,6 +335,7 @@ def with_noise(
     generator: torch.Generator,
     combine: Callable[[torch.Tensor, torch.Tensor], object],
     prepare: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    period: int = NOISE_PERIOD,
 ) -> None:
     """Call ``combine(part, noise)`` over stretches of a contiguous tensor; it changes the part in place.
 
@@ -334,7 +343,7 @@ def with_noise(
     So they repeat; ``prepare`` makes of them, once and in place, what is combined with each period.
     """
     flat = values.view(-1)
-    block = torch.rand(min(flat.numel(), NOISE_PERIOD), generator=generator, device=flat.device).mul_(2).sub_(1)
+    block = torch.rand(min(flat.numel(), period), generator=generator, device=flat.device).mul_(2).sub_(1)
     block = block.to(flat.dtype)
     if prepare is not None:
         block = prepare(block)

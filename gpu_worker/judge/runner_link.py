@@ -40,6 +40,11 @@ DETAILS_BYTES = 2**16
 escaped, has 48 KB. They become part of the evaluation's record."""
 
 
+OWN_THREADS = (
+    ". If it keeps threads of its own: its variables become what they were after loading before each block of launches,"
+    " and what waits for them waits for ever; use OpenMP, or start and end threads within a launch"
+)
+
 Release = Callable[[], float | None]
 """Continues a runner that was stopped, and returns the moment; None where none was stopped."""
 
@@ -195,6 +200,8 @@ class RunnerLink:
             data, _ = self._channel.receive(timeout, limit=limit)
         except ChannelTimeout as error:
             text = f"the kernel did not finish within {timeout:.1f} s ({command.op})"
+            if command.op == "run" and not self._trusted:
+                text += OWN_THREADS
             raise KernelFailed(FailureKind.TIMEOUT, text, seconds=timeout) from error
         except ChannelClosed as error:
             raise RunnerLost(str(error)) from error

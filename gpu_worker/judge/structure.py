@@ -26,16 +26,20 @@ class Structure:
     """Structure of one tensor."""
 
     zeros: bool = False
-    """True if zeros stay zero (triangular, masked): a kernel may rely on them."""
+    """True if zeros stay zero (triangular, masked): a kernel may rely on them. Not where all are zero, as biases begin:
+    such a tensor is there to hold something else."""
     symmetric: bool = False
     """True if the last two dimensions are symmetric matrices."""
     ordered: bool = False
     """True if each row rises (boundaries, sorted values)."""
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Structure:
-        """Return the structure of a draw."""
-        return cls(zeros=zero_share(tensor) > STRUCTURAL_ZEROS, symmetric=symmetric(tensor), ordered=ordered(tensor))
+    def of(cls, tensor: torch.Tensor, role: Role = Role.INPUT) -> Structure:
+        """Return the structure of a draw; a parameter has none, since training gives it any values."""
+        if role is Role.PARAMETER:
+            return cls()
+        zeros = STRUCTURAL_ZEROS < zero_share(tensor) < 1.0
+        return cls(zeros=zeros, symmetric=symmetric(tensor), ordered=ordered(tensor))
 
 
 def zero_share(tensor: torch.Tensor) -> float:

@@ -46,6 +46,7 @@ _MAP_GROWSDOWN = 0x0100
 _ADDR_NO_RANDOMIZE = 0x0040000
 _ASK_PERSONALITY = 0xFFFFFFFF
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_SET_MODE_FILTER = 1
 _PRIO_PROCESS = 0
@@ -219,6 +220,8 @@ def _computing(code: Sequence[tuple[int, int]]) -> list[_Instruction]:
     # with an old size of 0, mremap doubles a shared mapping
     program += _on("mremap", _when_zero(1, _KILL_PROCESS, _ALLOW))
     program += _on("ioctl", _when_equal(1, _FIONBIO, _ALLOW, _ERRNO | errno.ENOTTY))
+    # a thread that gives itself a name is told that it has it; what reads names need not expect any
+    program += _on("prctl", [_load(0), (_JUMP_EQUAL, 0, 1, _PR_SET_NAME), _answer(_ERRNO), _reload()])
     program += _on("clone3", [_answer(_ERRNO | errno.ENOSYS)])
     program += _on("clone", _when_bits(0, _CLONE_THREAD, _ALLOW, _KILL_PROCESS))
     return program

@@ -229,6 +229,8 @@ def test_a_confirmation_uses_fresh_processes_and_says_whether_times_agree(
     assert result.kernel_hash == subject.content_hash()
     assert result.tunables == {"SCALE": 2}
     assert not result.sweep, "a confirmation tries nothing"
+    assert result.environment is not None
+    assert result.environment.torch == preparation.environment.torch
     assert {law.law for law in result.laws} == set(preparation.laws)
     assert result.comparisons[0].baseline.value == "eager"
     assert result.build is not None

@@ -46,6 +46,22 @@ def get_init_inputs():
     return []
 """
 
+GATES = """
+import torch
+import torch.nn as nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(64))
+        self.register_buffer("mask", torch.ones(32, 32).tril())
+        self.register_buffer("state", torch.zeros(64))
+    def forward(self, x):
+        return self.mask @ (x * self.gate + self.state)
+def get_inputs():
+    return [torch.rand(32, 64)]
+def get_init_inputs():
+    return []
+"""
 
 ALL_LAWS = [laws.OWN, *laws.TRIED, laws.INTEGERS, laws.PERTURBED]
 
@@ -84,6 +100,17 @@ def test_inputs_are_new_in_each_filling_and_keep_their_structure(device: CpuJudg
         seen.append((x, fixed, both, labels, weight))
     for position in range(5):
         assert len({tuple(item[position].flatten().tolist()) for item in seen}) > 1
+
+
+@pytest.mark.parametrize("law", [*ALL_LAWS, laws.PARAMETERS])
+def test_what_begins_as_zeros_is_something_else_in_each_filling(device: CpuJudgeDevice, law: str) -> None:
+    """A kernel that is given a shut gate in each timed launch has nothing to do."""
+    fillings, slots = made(device, GATES)
+    for _ in range(4):
+        _, gate, mask, state = fill(fillings, slots, law)
+        assert float((gate != 0).double().mean()) > 0.9
+        assert float((state != 0).double().mean()) > 0.9
+        assert torch.equal(mask, mask.tril()), "what a buffer leaves out by construction stays left out"
 
 
 @pytest.mark.parametrize("law", ALL_LAWS)
