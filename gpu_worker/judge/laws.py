@@ -31,8 +31,8 @@ EXTREME = 64.0
 """Planted values are this many times the largest own one: far outside, yet exp() of a few survives in float32."""
 
 SMALLER = (4, 16)
-"""Where outputs leave the range of their type under a law that makes values large, it is tried at such a part of its
-size, and its name says so (``planted_extremes/4``)."""
+"""Parts of its size at which a law that makes values large is tried where it tells nothing at its whole size, as where
+outputs overflow. Its name says so (``planted_extremes/4``)."""
 
 EXTREME_SHARE = 1e-3
 FEW_EXTREMES = 16

@@ -1,4 +1,4 @@
-"""What fewer bits, or one rounding more, make of values: by these a tolerance is measured."""
+"""Rounds values to fewer bits, or moves them by one rounding: by these a tolerance is measured."""
 
 from __future__ import annotations
 
