@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -32,7 +32,7 @@ from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
 from gpu_worker.judge.tolerance import Precision
 
-Limits: TypeAlias = tuple[torch.Tensor | None, ...]
+Most: TypeAlias = tuple[torch.Tensor | None, ...]
 """Of each output, the most that a kernel may err by, by band; None where the law's tolerance alone holds."""
 
 FEWEST = 64
@@ -42,6 +42,12 @@ still, the law's tolerance alone holds; those elements are the output's largest.
 TYPICAL = 0.25
 """Share of the elements that are smaller than a typical one, zeros left out. No element is held to less than that one's
 size: near zero, a tanh that is made of exponentials errs as much as elsewhere, and honestly."""
+
+SURELY = TYPICAL / 2
+"""The same share of a sample: a typical element of the whole output is certainly no smaller than that of the sample."""
+
+SAMPLE = 2**20
+"""Elements of it, about."""
 
 MARGIN = 4.0
 """Of errors that were seen in a band, beside those of the whole output: a sum of 32,768 terms in order errs by up to
@@ -56,6 +62,11 @@ a graph falls below it, the law's tolerance alone holds."""
 
 LANES = {"cpu": 1, "cuda": 256}
 """Maxima of a band that are taken side by side: on a GPU, all threads would wait for one."""
+
+
+_NOTHING = 1e-300
+_POWERS = torch.exp2(torch.arange(BANDS - 1, dtype=torch.float64) - (BANDS // 2 - 1))
+"""Powers of two below the numbers of each band but the last, of infinity and NaN."""
 
 
 @dataclass(frozen=True)
@@ -77,19 +88,22 @@ def bounds(expected: Expected, answers: Sequence[torch.Tensor], precision: Preci
     last = BANDS - 1  # of infinity and NaN
     counts = seen.counts[:last]
     below = counts.cumsum(0)
-    powers = torch.exp2(torch.arange(last, dtype=torch.float64) - (BANDS // 2 - 1))
     # An answer may err as much as a smaller one does; and as those above it, where a band holds few.
     errors = seen.errors[:last].cummax(0).values
     enough = torch.searchsorted(below, below - counts + FEWEST)
     errors = torch.cat([errors, torch.tensor([torch.inf], dtype=torch.float64)])[enough]
-    sizes = counts[1:].cumsum(0)
-    typical = powers[1:][int(torch.searchsorted(sizes, TYPICAL * float(sizes[-1])).clamp_max(last - 2))]
-    least = (precision.floor * powers).clamp_min(max(precision.floor * float(typical), SMALLEST))
+    least = (precision.floor * _POWERS).clamp_min(max(precision.floor * _typical(counts, TYPICAL), SMALLEST))
     most = torch.maximum(MARGIN * precision.factor * errors, least)
     return torch.cat([most, torch.tensor([torch.inf], dtype=torch.float64)]).to(expected.values.device)
 
 
-def limits(reference: ReferenceLink, case: Case, precision: Precision, own: Sequence[torch.Tensor]) -> Limits:
+def _typical(counts: torch.Tensor, share: float) -> float:
+    """Return the power of two below the element that this share of the others does not reach; zeros are left out."""
+    sizes = counts[1:].cumsum(0)
+    return float(_POWERS[1:][int(torch.searchsorted(sizes, share * float(sizes[-1])).clamp_max(len(sizes) - 1))])
+
+
+def measured(reference: ReferenceLink, case: Case, precision: Precision, own: Sequence[torch.Tensor]) -> Most:
     """Return the bounds of each output of a case; ``own`` is PyTorch's answer to it.
 
     Of products and convolutions, the inputs' roundings are taken to be as large as those of their largest values:
@@ -126,15 +140,65 @@ def _vanishes(expected: Expected) -> bool:
     )
 
 
-def widest(first: Limits, second: Limits) -> Limits:
+class Limit:
+    """Bounds on the error of one output by band, which are measured where an error could exceed one."""
+
+    def __init__(self, harmless: float, measure: Callable[[], torch.Tensor | None]) -> None:
+        """``harmless`` is an error that no band forbids."""
+        self.harmless = harmless
+        self._measure = measure
+        self._most: torch.Tensor | None = None
+
+    @property
+    def most(self) -> torch.Tensor:
+        """Most that a kernel may err by, by band. Asks the reference at first."""
+        if self._most is None:
+            most = self._measure()
+            self._most = torch.full((BANDS,), torch.inf, dtype=torch.float64) if most is None else most
+        return self._most
+
+    @property
+    def most_known(self) -> torch.Tensor:
+        """The same, or next to nothing while it is not known. Asks nothing."""
+        return torch.full((BANDS,), _NOTHING, dtype=torch.float64) if self._most is None else self._most
+
+
+Limits: TypeAlias = tuple[Limit | None, ...]
+"""Of each output; None where the law's tolerance alone holds."""
+
+
+def widest(first: Limits, second: Most) -> Limits:
     """Return the larger of two bounds, band by band."""
     pairs = zip(first, second, strict=True)
-    return tuple(None if one is None or other is None else torch.maximum(one, other) for one, other in pairs)
+    return tuple(None if one is None or other is None else _wider(one, other) for one, other in pairs)
 
 
-def held(expected: Expected, limit: torch.Tensor | None, tolerance: float) -> Expected:
-    """Return the expected output with units in which the bounds are the tolerance."""
-    return expected if limit is None else replace(expected, finest=Finest(limit / tolerance, float(limit.min())))
+def _wider(limit: Limit, most: torch.Tensor) -> Limit:
+    return Limit(limit.harmless, lambda: torch.maximum(limit.most.to(most.device), most))
+
+
+def held(expected: Expected, limit: Limit | None, tolerance: float, *, asking: bool = True) -> Expected:
+    """Return the expected output with units in which the bounds are the tolerance.
+
+    Without ``asking``, any error that they could forbid is too large while they are not known.
+    """
+    if limit is None:
+        return expected
+
+    def units() -> torch.Tensor:
+        most = limit.most if asking else limit.most_known
+        return (most / tolerance).to(expected.values.device)
+
+    return replace(expected, finest=Finest(limit.harmless, units))
+
+
+def harmless(expected: Expected, precision: Precision) -> float | None:
+    """Return an error that no band forbids, from a sample of an output; None where there are no bands."""
+    if expected.integral or expected.unit.centre is None or expected.values.numel() < MIN_SPREAD_ELEMENTS:
+        return None
+    step = max(1, expected.values.numel() // SAMPLE) | 1  # odd: a power of two may see one column only
+    counts = torch.bincount(band_of(expected.values.reshape(-1)[::step]), minlength=BANDS).cpu()[: BANDS - 1]
+    return max(precision.floor * _typical(counts, SURELY), SMALLEST)
 
 
 def _seen(expected: Expected, answers: Sequence[torch.Tensor]) -> _Seen:
@@ -160,21 +224,32 @@ class Measured:
         self._reference = reference
         self._cases = cases
         self._precision = precision
-        self._known: dict[str, tuple[float, Limits]] = {}
+        self._errors: dict[str, float] = {}
+        self._limits: dict[str, Limits] = {}
+        self._most: dict[str, Most] = {}
 
     def error(self, law: str) -> float:
         """Return the error of PyTorch's own answer; 1 where it is not finite."""
-        return self._of(law)[0]
+        if law not in self._errors:
+            case = self._cases.get(law)
+            error = largest(case.expected, self._reference.run(case.given))
+            self._errors[law] = error if math.isfinite(error) else 1.0
+        return self._errors[law]
 
     def limits(self, law: str) -> Limits:
         """Return the bounds of each output."""
-        return self._of(law)[1]
+        if law not in self._limits:
+            expected = self._cases.get(law).expected
+            self._limits[law] = tuple(self._limit(law, index, item) for index, item in enumerate(expected))
+        return self._limits[law]
 
-    def _of(self, law: str) -> tuple[float, Limits]:
-        if law not in self._known:
+    def _limit(self, law: str, index: int, expected: Expected) -> Limit | None:
+        least = harmless(expected, self._precision)
+        return None if least is None else Limit(least, lambda: self._measured(law)[index])
+
+    def _measured(self, law: str) -> Most:
+        if law not in self._most:
             case = self._cases.get(law)
             own = self._reference.run(case.given)
-            error = largest(case.expected, own)
-            found = limits(self._reference, case, self._precision, own)
-            self._known[law] = (error if math.isfinite(error) else 1.0, found)
-        return self._known[law]
+            self._most[law] = measured(self._reference, case, self._precision, own)
+        return self._most[law]

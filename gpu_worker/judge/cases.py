@@ -91,8 +91,7 @@ class Cases:
     def limit(self, budget_bytes: int) -> None:
         """Keep cases of up to so many bytes from now on."""
         self._budget = budget_bytes
-        while self._kept and self.held() > budget_bytes:
-            self._kept.popitem(last=False)
+        self._drop_beyond(budget_bytes)
 
     def drop(self) -> None:
         """Keep none of them, until they are asked for again."""
@@ -103,10 +102,18 @@ class Cases:
         return sum(case.nbytes for case in self._kept.values())
 
     def make_room(self) -> None:
-        """Drop the least recently used cases, so that one more like them fits the budget."""
+        """Drop cases, so that one more like those that are kept fits the budget."""
         needed = max((case.nbytes for case in self._kept.values()), default=0)
-        while self._kept and self.held() + needed > self._budget:
-            self._kept.popitem(last=False)
+        self._drop_beyond(self._budget - needed)
+
+    def _drop_beyond(self, budget_bytes: int) -> None:
+        """Drop cases until the others fit: the most recently used one first, the problem's own last.
+
+        Laws are audited in turn, each once a kernel; the problem's own comes first and last, and others start from it.
+        """
+        while self._kept and self.held() > budget_bytes:
+            others = [law for law in self._kept if law != laws.OWN]
+            del self._kept[others[-1] if others else laws.OWN]
 
     def expect(self, law: str, inputs: Sequence[torch.Tensor]) -> Case:
         """Return a case from given tensors: runs the reference in float64. Cases that leave it no room are dropped."""

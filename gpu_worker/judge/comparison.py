@@ -18,7 +18,7 @@ import torch
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Role, TensorSpec
 from gpu_worker.judge import bands, laws, ties
-from gpu_worker.judge.bands import Limits, held
+from gpu_worker.judge.bands import Limit, Limits, held
 from gpu_worker.judge.baseline_link import BaselineLink
 from gpu_worker.judge.blocks import Filling, refuse_change
 from gpu_worker.judge.cases import Case, Cases
@@ -117,13 +117,13 @@ class Comparer:
         compared = zip(wanted, got, limits, strict=True)
         return all(self._difference(law, *tensors) <= bound for tensors in compared)
 
-    def _difference(self, law: str, wanted: torch.Tensor, got: torch.Tensor, limit: torch.Tensor | None) -> float:
+    def _difference(self, law: str, wanted: torch.Tensor, got: torch.Tensor, limit: Limit | None) -> float:
         """Return the difference of two outputs in units of the wanted one's spread; of large ones, in some windows."""
         unit = ABSOLUTE if law == laws.INTEGERS else unit_of(wanted)
         windows = windows_of(wanted.numel(), self._random)
         mine, its = (_windowed(tensor, windows) for tensor in (wanted, got))
-        mine = mine.to(its.dtype) if limit is None else mine.to(limit.dtype)
-        return deviation(held(Expected(mine, unit), limit, self._bounds.tolerances[law]), its)
+        mine = mine.to(its.dtype if limit is None else torch.float64)
+        return deviation(held(Expected(mine, unit), limit, self._bounds.tolerances[law], asking=False), its)
 
     def _look_again(self, slot: int, law: str) -> None:
         """Compare a slot with the exact answer, at the tolerance of its own inputs where that is larger.
@@ -184,7 +184,7 @@ class Comparer:
             return tolerance, limits
         answer = self._reference.run(case.given)
         error = largest(case.expected, answer)
-        own = bands.limits(self._reference, case, self._bounds.precision, answer)
+        own = bands.measured(self._reference, case, self._bounds.precision, answer)
         del answer  # as large as what the next answers take
         calibrated = calibrate(self._reference, case, error, self._bounds.precision)
         if calibrated is not None:

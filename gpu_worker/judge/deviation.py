@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -72,9 +72,10 @@ ABSOLUTE = Unit(centre=None)
 class Finest:
     """Units of errors by band, where they are smaller than the output's."""
 
-    units: torch.Tensor
     harmless: float
     """Error that no band forbids: where there is none larger, the output's unit tells enough."""
+    units: Callable[[], torch.Tensor]
+    """Asked where there is a larger one."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ def _errors(wanted: torch.Tensor, actual: torch.Tensor, expected: Expected) -> t
     error = difference(wanted, actual)
     units = (wanted - unit.centre).abs_().clamp_min_(unit.spread)
     if expected.finest is not None and not float(error.max()) <= expected.finest.harmless:
-        units = torch.minimum(units, expected.finest.units.to(wanted.dtype)[band_of(wanted)], out=units)
+        units = torch.minimum(units, expected.finest.units().to(wanted.dtype)[band_of(wanted)], out=units)
     return error.div_(units)
 
 
