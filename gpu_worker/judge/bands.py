@@ -92,7 +92,7 @@ def bounds(expected: Expected, answers: Sequence[torch.Tensor], precision: Preci
     errors = seen.errors[:last].cummax(0).values
     enough = torch.searchsorted(below, below - counts + FEWEST)
     errors = torch.cat([errors, torch.tensor([torch.inf], dtype=torch.float64)])[enough]
-    least = (precision.floor * _POWERS).clamp_min(max(precision.floor * _typical(counts, TYPICAL), SMALLEST))
+    least = _least(_typical(counts, TYPICAL), precision)
     most = torch.maximum(MARGIN * precision.factor * errors, least)
     return torch.cat([most, torch.tensor([torch.inf], dtype=torch.float64)]).to(expected.values.device)
 
@@ -101,6 +101,11 @@ def _typical(counts: torch.Tensor, share: float) -> float:
     """Return the power of two below the element that this share of the others does not reach; zeros are left out."""
     sizes = counts[1:].cumsum(0)
     return float(_POWERS[1:][int(torch.searchsorted(sizes, share * float(sizes[-1])).clamp_max(len(sizes) - 1))])
+
+
+def _least(typical: float, precision: Precision) -> torch.Tensor:
+    """Return the least that a kernel may err by, by band, but for the last."""
+    return (precision.floor * _POWERS).clamp_min(max(precision.floor * typical, SMALLEST))
 
 
 def measured(reference: ReferenceLink, case: Case, precision: Precision, own: Sequence[torch.Tensor]) -> Most:
@@ -143,9 +148,9 @@ def _vanishes(expected: Expected) -> bool:
 class Limit:
     """Bounds on the error of one output by band, which are measured where an error could exceed one."""
 
-    def __init__(self, harmless: float, measure: Callable[[], torch.Tensor | None]) -> None:
-        """``harmless`` is an error that no band forbids."""
-        self.harmless = harmless
+    def __init__(self, least: torch.Tensor, measure: Callable[[], torch.Tensor | None]) -> None:
+        """``least``, by band, is certainly no more than what will be measured."""
+        self.least = least
         self._measure = measure
         self._most: torch.Tensor | None = None
 
@@ -174,7 +179,7 @@ def widest(first: Limits, second: Most) -> Limits:
 
 
 def _wider(limit: Limit, most: torch.Tensor) -> Limit:
-    return Limit(limit.harmless, lambda: torch.maximum(limit.most.to(most.device), most))
+    return Limit(limit.least, lambda: torch.maximum(limit.most.to(most.device), most))
 
 
 def held(expected: Expected, limit: Limit | None, tolerance: float, *, asking: bool = True) -> Expected:
@@ -185,20 +190,23 @@ def held(expected: Expected, limit: Limit | None, tolerance: float, *, asking: b
     if limit is None:
         return expected
 
+    device = expected.values.device
+
     def units() -> torch.Tensor:
         most = limit.most if asking else limit.most_known
-        return (most / tolerance).to(expected.values.device)
+        return (most / tolerance).to(device)
 
-    return replace(expected, finest=Finest(limit.harmless, units))
+    return replace(expected, finest=Finest((limit.least / tolerance).to(device), tolerance, units))
 
 
-def harmless(expected: Expected, precision: Precision) -> float | None:
-    """Return an error that no band forbids, from a sample of an output; None where there are no bands."""
+def surely_allowed(expected: Expected, precision: Precision) -> torch.Tensor | None:
+    """Return what a kernel may surely err by, by band, from a sample of an output; None where there are no bands."""
     if expected.integral or expected.unit.centre is None or expected.values.numel() < MIN_SPREAD_ELEMENTS:
         return None
     step = max(1, expected.values.numel() // SAMPLE) | 1  # odd: a power of two may see one column only
     counts = torch.bincount(band_of(expected.values.reshape(-1)[::step]), minlength=BANDS).cpu()[: BANDS - 1]
-    return max(precision.floor * _typical(counts, SURELY), SMALLEST)
+    least = _least(_typical(counts, SURELY), precision)
+    return torch.cat([least, torch.tensor([torch.inf], dtype=torch.float64)])
 
 
 def _seen(expected: Expected, answers: Sequence[torch.Tensor]) -> _Seen:
@@ -244,7 +252,7 @@ class Measured:
         return self._limits[law]
 
     def _limit(self, law: str, index: int, expected: Expected) -> Limit | None:
-        least = harmless(expected, self._precision)
+        least = surely_allowed(expected, self._precision)
         return None if least is None else Limit(least, lambda: self._measured(law)[index])
 
     def _measured(self, law: str) -> Most:

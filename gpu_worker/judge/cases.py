@@ -55,7 +55,7 @@ class Case:
         """Memory that the case holds on to."""
         tensors = [*self.given, *(item.values for item in self.expected)]
         tensors += [item.selection.values for item in self.expected if item.selection is not None]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return _size(tensors)
 
 
 class Cases:
@@ -165,17 +165,26 @@ class Cases:
         return laws.apply(law, own, self._specs, self._seed(law))
 
     def _base(self) -> list[torch.Tensor]:
-        """Return the draw that all derived laws start from; kept where memory is plentiful, since drawing is slow."""
+        """Return the draw that all derived laws start from, which is kept, since drawing is slow.
+
+        Where memory is short, it is that of the problem's own law, if that is kept.
+        """
         if self._drawn is not None:
             return self._drawn
+        own = self._kept.get(laws.OWN)
+        if own is not None and _size(own.given) >= BASE_SHARE * self._budget:
+            return list(own.given)
         drawn = self._reference.draw(self._seed(_BASE))
-        size = sum(tensor.numel() * tensor.element_size() for tensor in drawn)
-        if size < BASE_SHARE * self._budget:
+        if _size(drawn) < BASE_SHARE * self._budget:
             self._drawn = drawn
         return drawn
 
     def _perturbed(self, step: float) -> list[torch.Tensor]:
         return laws.apply(laws.PERTURBED, self.get(laws.OWN).given, self._specs, self._seed(laws.PERTURBED), step)
+
+
+def _size(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def finite(case: Case) -> bool:

@@ -72,8 +72,10 @@ ABSOLUTE = Unit(centre=None)
 class Finest:
     """Units of errors by band, where they are smaller than the output's."""
 
-    harmless: float
-    """Error that no band forbids: where there is none larger, the output's unit tells enough."""
+    least: torch.Tensor
+    """Units that are certainly no larger than those of the bands."""
+    enough: float
+    """Error in those that no band forbids: where there is none larger, the output's unit tells enough."""
     units: Callable[[], torch.Tensor]
     """Asked where there is a larger one."""
 
@@ -192,8 +194,12 @@ def _errors(wanted: torch.Tensor, actual: torch.Tensor, expected: Expected) -> t
         return (actual.to(wanted.dtype) - wanted).abs_().div_(unit.spread)
     error = difference(wanted, actual)
     units = (wanted - unit.centre).abs_().clamp_min_(unit.spread)
-    if expected.finest is not None and not float(error.max()) <= expected.finest.harmless:
-        units = torch.minimum(units, expected.finest.units().to(wanted.dtype)[band_of(wanted)], out=units)
+    finest = expected.finest
+    if finest is None or float(error.max()) <= finest.enough * float(finest.least.min()):
+        return error.div_(units)
+    bands = band_of(wanted)
+    if not float((error / finest.least.to(wanted.dtype)[bands]).max()) <= finest.enough:
+        units = torch.minimum(units, finest.units().to(wanted.dtype)[bands], out=units)
     return error.div_(units)
 
 

@@ -6,6 +6,7 @@ Kernels are PyTorch functions here; the laws and bounds are those that the judge
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -59,6 +60,33 @@ def test_small_elements_are_held_to_their_own_size(expression: str, inputs: str,
     tolerance, case = subject.admit().laws[0].tolerance, subject.cases.get(laws.OWN)
     assert largest(case.expected, [kernel(*case.given)]) <= tolerance, "the spread hides it"
     assert laws.OWN in wrong_under(subject, kernel)
+
+
+def test_bounds_are_measured_only_where_an_error_could_exceed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take two more passes of the reference, one of them in float64."""
+    subject = Subject("torch.softmax(x, 1)", f"8 * {NORMAL}")
+    (own, *_) = subject.admit().laws
+    case, (limit,) = subject.cases.get(laws.OWN), subject.limits(laws.OWN)
+    asked: list[str] = []
+    measured = bands.measured
+
+    def counted(*arguments: Any) -> bands.Most:
+        asked.append("measured")
+        return measured(*arguments)
+
+    monkeypatch.setattr(bands, "measured", counted)
+    right = case.given[0].softmax(1)
+    wrong = functional.threshold(right, 1e-6, 0)
+
+    def error(got: torch.Tensor, *, asking: bool = True) -> float:
+        return deviation(bands.held(case.expected[0], limit, own.tolerance, asking=asking), got) / own.tolerance
+
+    assert error(right) < 1
+    assert error(wrong, asking=False) > 1e100, "as long as nothing is known, it has to be looked at again"
+    assert not asked
+    assert error(wrong) > 1
+    assert error(wrong, asking=False) == error(wrong)
+    assert asked == ["measured"]
 
 
 def in_order(x: torch.Tensor) -> torch.Tensor:

@@ -94,6 +94,18 @@ def test_the_perturbed_case_is_kept_in_the_place_of_its_own(served: Served) -> N
     assert cases.held() <= 3 * TENSOR_BYTES
 
 
+def test_where_memory_is_short_laws_start_from_the_own_draw_which_stays(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "EXACT_ELEMENTS", 2**20)
+    cases = cases_of(served, 4)
+    own = cases.get(laws.OWN)
+    monkeypatch.setattr(served.link, "draw", lambda _: pytest.fail("drawing is slow, and takes memory"))
+    for law in (*laws.TRIED, *laws.TRIED):
+        assert cases.get(law).law == law
+        assert cases.get(laws.OWN) is own
+
+
 def test_a_case_of_other_tensors_makes_room_for_itself(served: Served) -> None:
     cases = cases_of(served, 2)
     given = cases.get(laws.OWN).given
