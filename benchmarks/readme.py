@@ -38,6 +38,8 @@ needs fewer. A job's own report compares with peaks that were measured on its ca
 
 """
 RUNS = ("cpu_level1", "h200_fp32", "h200_fp32_more", "h200_tf32")
+SLOWER = "h200_model_slower"
+"""Record of kernels that were reproduced, and are slower than eager."""
 AHEAD = 1.005
 """A kernel that is ahead of a baseline is so by half a percent at least."""
 _FAMILIES = {
@@ -166,6 +168,20 @@ def _champions_table() -> Iterator[str]:
         cells += [_name(fastest.baseline), f"{fastest.speedup.median:.2f}x", f"{share:.0%}", str(champion.generation)]
         yield f"| {' | '.join(cells)} |"
     yield f"\n{_champions_summary(shown)}\n"
+    yield f"{_without_champion(shown)}\n"
+
+
+def _without_champion(shown: Sequence[Champion]) -> str:
+    """Name the problems of level 1 that no kernel ships for, and what was reproduced for them."""
+    known = {champion.problem for champion in shown if champion.policy is NumericsPolicy.FP32}
+    slower = {row.job["problem"]: row.fastest.speedup.median for row in _rows((SLOWER,))}
+    missing = [name for name in problems.names("level1") if name not in known]
+    words = [f"{name} ({slower[name]:.2f}x)" if name in slower else name for name in missing]
+    return (
+        f"Of the {len(problems.names('level1'))} problems of level 1 under `fp32`, {len(missing)} have no kernel that"
+        f" ships: {', '.join(words)}. In brackets, what was reproduced for them, over the fastest baseline"
+        f" ([record](../benchmarks/results/{SLOWER}.json)): no kernel ships that is slower than eager."
+    )
 
 
 def _champions_summary(shown: Sequence[Champion]) -> str:
