@@ -161,9 +161,16 @@ def show_job(
         exports=_exports(found),
         trajectory=found.trajectory if found else [],
         notes=preparation_notes(view.preparation),
-        advice=found.next_steps if found else steps_after_failure(view) if view.final else [],
+        advice=_advice(view, found),
         log=job_log(session, team, job, lines=LOG_LINES).splitlines(),
     )
+
+
+def _advice(view: JobView, found: Report | None) -> list[str]:
+    """Return what to do next; nothing while the job itself goes on."""
+    if not view.final:
+        return []
+    return list(found.next_steps) if found else steps_after_failure(view)
 
 
 def _newest(session: Session, team: UUID, view: JobView) -> dict[int, list[CandidateSummary]]:

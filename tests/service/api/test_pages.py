@@ -427,7 +427,9 @@ def test_a_job_that_was_not_confirmed_says_why(world: World, browser: httpx.Clie
         story = Story(session, team.id).prepare()
         story.candidate(story.generation(0), audited(2.0), best=True)
         open_job = story.job.id
-    assert "measured when the best is confirmed" in shown(browser, f"/ui/jobs/{open_job}")
+    text = shown(browser, f"/ui/jobs/{open_job}")
+    assert "measured when the best is confirmed" in text
+    assert "What to do next" not in text, "the job goes on by itself"
     with world.database.transaction() as session:
         story = Story(session, team.id).prepare()
         story.candidate(story.generation(0), audited(2.0), best=True)
