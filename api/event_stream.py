@@ -28,6 +28,8 @@ SEND_SECONDS = 30.0
 """A client whose buffers stay full for so long is dropped."""
 CLOSING_SECONDS = 0.2
 """Pause between looks for the last events of a job that has ended."""
+_ESCAPED = str.maketrans({character: f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"})
+"""Characters that JSON has as they are, and at which some readers end a line, although server-sent events do not."""
 
 
 class EventStream(Response):
@@ -119,7 +121,7 @@ class EventStream(Response):
 
 
 def _message(event: EventView) -> str:
-    return f"id: {event.id}\ndata: {event.model_dump_json()}\n\n"
+    return f"id: {event.id}\ndata: {event.model_dump_json().translate(_ESCAPED)}\n\n"
 
 
 async def _disconnected(receive: Receive) -> None:

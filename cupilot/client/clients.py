@@ -23,7 +23,7 @@ from cupilot.client.experiments import ExperimentCalls
 from cupilot.client.jobs import JobCalls
 from cupilot.client.people import PeopleCalls
 from cupilot.client.pool import PoolCalls
-from cupilot.client.protocol import Call, Emit, NextLine, Open, Pause, Script, Send, Service, Stream
+from cupilot.client.protocol import Call, Emit, LineSplitter, NextLine, Open, Pause, Script, Send, Service, Stream
 from cupilot.client.rankings import RankingCalls
 from cupilot.client.results import ResultCalls
 from cupilot.client.service import ServiceCalls
@@ -142,7 +142,7 @@ class Client(Calls, SyncRunner):
                         opened.close()
                     outcome = self._open(step.call)
                     opened = outcome if isinstance(outcome, httpx.Response) else None
-                    lines = opened.iter_lines() if opened is not None else iter(())
+                    lines = _lines(opened) if opened is not None else iter(())
                 else:
                     outcome = self._perform(step)
         finally:
@@ -166,6 +166,19 @@ class Client(Calls, SyncRunner):
             return self._http.request(**step.call.options())
         except httpx.RequestError as error:
             return error
+
+
+def _lines(response: httpx.Response) -> Iterator[str]:
+    splitter = LineSplitter()
+    for text in response.iter_text():
+        yield from splitter.feed(text)
+
+
+async def _lines_as_they_come(response: httpx.Response) -> AsyncIterator[str]:
+    splitter = LineSplitter()
+    async for text in response.aiter_text():
+        for line in splitter.feed(text):
+            yield line
 
 
 class AsyncClient(Calls, AsyncRunner):
@@ -221,7 +234,7 @@ class AsyncClient(Calls, AsyncRunner):
                         await opened.aclose()
                     outcome = await self._open(step.call)
                     opened = outcome if isinstance(outcome, httpx.Response) else None
-                    lines = opened.aiter_lines() if opened is not None else None
+                    lines = _lines_as_they_come(opened) if opened is not None else None
                 else:
                     outcome = await self._perform(step)
         finally:

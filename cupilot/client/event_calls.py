@@ -26,7 +26,7 @@ from cupilot.client.protocol import (
     all_items,
     path,
     pause_seconds,
-    read_answer,
+    read_content,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _follow(service: Service, where: str, after: int | None) -> Stream[EventView
                 return
             if outcome.is_success:
                 before = after
-                after, ended = yield from _one_connection(after)
+                after, ended = yield from _one_connection(outcome, service.url, after)
                 if ended:
                     return
                 failures = 0
@@ -100,7 +100,9 @@ def _follow(service: Service, where: str, after: int | None) -> Stream[EventView
         yield Pause(pause_seconds(min(failures, 10), wanted))
 
 
-def _one_connection(after: int | None) -> Generator[Any, Any, tuple[int | None, bool]]:
+def _one_connection(
+    response: httpx.Response, url: str, after: int | None
+) -> Generator[Any, Any, tuple[int | None, bool]]:
     """Emit the connection's events; return the id of the last one, and whether none can follow."""
     name, data = "", ""
     while True:
@@ -115,7 +117,7 @@ def _one_connection(after: int | None) -> Generator[Any, Any, tuple[int | None, 
             if name in ("end", "reconnect"):
                 return after, name == "end"
             if data and not name:
-                event = read_answer(schemas.EventView, data)
+                event = read_content(schemas.EventView, data, response, url)
                 after = event.id
                 yield Emit(event)
             name, data = "", ""

@@ -76,16 +76,7 @@ class Call(Generic[T]):
         """Return the result in an answer."""
         answer: Any = response.content
         if issubclass(self.model, BaseModel):
-            try:
-                answer = read_answer(self.model, response.content)
-            except ValidationError as error:
-                raise UnexpectedAnswerError(
-                    "unexpected_answer",
-                    f"the answer of {url} does not fit this version of the client ({__version__})",
-                    hint=f"check the URL and the service's version; {error.error_count()} fields differ",
-                    status=response.status_code,
-                    request_id=response.headers.get("X-Request-ID"),
-                ) from error
+            answer = read_content(self.model, response.content, response, url)
         elif self.model is type(None):
             answer = None
         return answer  # type: ignore[no-any-return]
@@ -98,6 +89,35 @@ def read_answer(model: type[ModelT], content: bytes | str) -> ModelT:
     """
     with from_a_newer_version():
         return model.model_validate_json(content, extra="ignore")
+
+
+def read_content(model: type[ModelT], content: bytes | str, response: httpx.Response, url: str) -> ModelT:
+    """Parse what a response says; raises UnexpectedAnswerError where it does not fit."""
+    try:
+        return read_answer(model, content)
+    except ValidationError as error:
+        raise UnexpectedAnswerError(
+            "unexpected_answer",
+            f"the answer of {url} does not fit this version of the client ({__version__})",
+            hint=f"check the URL and the service's version; {error.error_count()} fields differ",
+            status=response.status_code,
+            request_id=response.headers.get("X-Request-ID"),
+        ) from error
+
+
+class LineSplitter:
+    """Cut text that comes in pieces into lines that end with LF or CR LF.
+
+    Unlike httpx's lines, none ends at another character that Unicode calls a line break: JSON holds such as they are.
+    """
+
+    def __init__(self) -> None:
+        self._rest = ""
+
+    def feed(self, text: str) -> Sequence[str]:
+        """Return the lines that this piece completes."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        return [line.removesuffix("\r") for line in lines]
 
 
 @dataclass(frozen=True)

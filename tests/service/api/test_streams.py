@@ -108,6 +108,15 @@ def test_the_wire_format_is_that_of_event_sources(world: World, team: Team) -> N
     assert (again.status_code, again.content) == (204, b"")
 
 
+def test_a_text_with_the_line_breaks_of_unicode_is_one_line(world: World, team: Team, client: Client) -> None:
+    job, message = _open_job(world, team), "line 3: \u2028 x \u2029 y \x85 z"
+    _happen(world.database, job, "live.1", data={"message": message})
+    _end(world.database, job)
+    response = team.http.get(f"/v1/jobs/{job}/events/stream")
+    assert response.text.splitlines() == response.text.removesuffix("\n").split("\n")
+    assert message in [event.data.get("message") for event in client.stream_events(job)]
+
+
 def test_a_team_sees_its_own_jobs_only(world: World, team: Team, stranger: Team) -> None:
     mine, theirs = _open_job(world, team), _open_job(world, stranger)
     assert stranger.http.get(f"/v1/jobs/{mine}/events/stream").status_code == 404

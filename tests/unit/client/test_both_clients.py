@@ -10,10 +10,19 @@ from typing import Any, TypeVar
 
 import pytest
 
-from cupilot.client import ApiError, AsyncClient, Client, ConflictError, NotFoundError, RejectedError, UnreachableError
+from cupilot.client import (
+    ApiError,
+    AsyncClient,
+    Client,
+    ConflictError,
+    NotFoundError,
+    RejectedError,
+    UnexpectedAnswerError,
+    UnreachableError,
+)
 from cupilot.client.definitions import ResultMethod, StreamMethod, call
 from cupilot.client.protocol import Call
-from cupilot.schemas import VersionView
+from cupilot.schemas import EventView, VersionView
 from tests.unit.client.scripted import Answer, Script, serve
 
 T = TypeVar("T")
@@ -173,6 +182,32 @@ def test_a_job_is_waited_for_where_too_many_wait_already(pauses: list[float]) ->
     with serve(*answers) as script, Client(script.url, "key", retries=0) as client:
         assert client.wait(JOB).final
     assert pauses == [0.5, 5.0]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_a_text_with_the_line_breaks_of_unicode_is_one_event(asynchronous: bool, ending: str) -> None:
+    message = "line 3: \u2028 x \u2029 y \x85 z"
+    event = {"id": 7, "kind": "job.failed", "data": {"message": message}, "created_at": "2026-01-01T00:00:00Z"}
+    lines = ["id: 7", f"data: {json.dumps(event, ensure_ascii=False)}", "", "event: end", "data: {}", "", ""]
+    assert [seen.data["message"] for seen in _streamed(ending.join(lines), asynchronous)] == [message]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_event_that_does_not_fit_is_an_unexpected_answer(asynchronous: bool) -> None:
+    with pytest.raises(UnexpectedAnswerError):
+        _streamed('data: {"id": 7, "kind"\n\n', asynchronous)
+
+
+def _streamed(body: str, asynchronous: bool) -> list[EventView]:
+    async def collect(client: AsyncClient) -> list[EventView]:
+        return [event async for event in client.stream_events(JOB)]
+
+    with serve(Answer(body=body.encode(), headers={"Content-Type": "text/event-stream"})) as script:
+        if asynchronous:
+            return _awaited(script, collect)
+        with Client(script.url, "key") as client:
+            return list(client.stream_events(JOB))
 
 
 JOB = "3f2b8c1e-0000-4000-8000-000000000001"
