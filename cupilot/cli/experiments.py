@@ -14,9 +14,9 @@ from cupilot.cli.options import Data, Json, Server
 from cupilot.cli.outcome import Exit
 from cupilot.cli.session import connect, connect_or_start
 from cupilot.client import Client
-from cupilot.domain.errors import InvalidInput, NotFound, Unavailable
+from cupilot.domain.errors import InvalidInput, NotFound
 from cupilot.domain.job import MAX_MINUTES, MAX_USD, AgentKind
-from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.problem import NumericsPolicy, best_target
 from cupilot.schemas import ExperimentRequest, ExperimentView
 
 ExperimentId = Annotated[
@@ -263,11 +263,7 @@ def _show_plan(client: Client, request: ExperimentRequest, *, as_json: bool) -> 
 
 
 def _on_best_target(client: Client, request: ExperimentRequest) -> ExperimentRequest:
-    targets = client.cluster().targets
-    if not targets:
-        hint = "start a worker, or name the --target to queue the jobs for"
-        raise Unavailable("the service has no live worker, so no target can be chosen", hint=hint)
-    return request.model_copy(update={"target": Target.CUDA if Target.CUDA in targets else targets[0]})
+    return request.model_copy(update={"target": best_target(client.cluster().targets)})
 
 
 def _exit_of(view: ExperimentView) -> Exit:

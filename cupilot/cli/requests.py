@@ -16,10 +16,10 @@ from cupilot.cli.flags import invalid
 from cupilot.cli.labels import parse_labels
 from cupilot.cli.problems import resolve
 from cupilot.domain.attribution import MAX_EXTRA_EVALUATIONS
-from cupilot.domain.errors import InvalidInput, Unavailable
+from cupilot.domain.errors import InvalidInput
 from cupilot.domain.evolution.methods import CONFIGS, DEFAULT
 from cupilot.domain.job import MAX_MINUTES, MAX_USD, AgentKind, Learning, Priority
-from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.problem import NumericsPolicy, Target, best_target
 from cupilot.domain.problems import Size
 from cupilot.schemas import ImportRequest, JobRequest, ProblemInput
 
@@ -157,14 +157,7 @@ def on_chosen_target(request: Asked, wanted: str, client: Client) -> Asked:
     """Return the request; for ``auto`` on the best target that the service has a live worker for."""
     if wanted != "auto":
         return request
-    targets = client.cluster().targets
-    if not targets:
-        raise Unavailable(
-            "the service has no live worker, so no target can be chosen",
-            hint="start a worker, or name the --target to queue the job for",
-        )
-    best = Target.CUDA if Target.CUDA in targets else targets[0]
-    return request.model_copy(update={"target": best})
+    return request.model_copy(update={"target": best_target(client.cluster().targets)})
 
 
 def _given(**options: Any) -> dict[str, Any]:

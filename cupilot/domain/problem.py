@@ -7,12 +7,13 @@ runs here: :class:`ProblemFacts` is measured by the judge, in a sandbox, and onl
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from math import prod
 from typing import Any
 
 from pydantic import Field, JsonValue
 
-from cupilot.domain.errors import InvalidProblem
+from cupilot.domain.errors import InvalidProblem, Unavailable
 from cupilot.domain.syntax import parse
 from cupilot.domain.value import Value, Vocabulary
 from cupilot.domain.workload import Workload, declared, specialised
@@ -39,6 +40,16 @@ class Target(Vocabulary):
 
     CUDA = "cuda"
     CPU = "cpu"
+
+
+def best_target(available: Collection[Target]) -> Target:
+    """Return CUDA where a live worker has it, else what there is; Unavailable where there is nothing."""
+    if not available:
+        raise Unavailable(
+            "the service has no live worker, so no target can be chosen",
+            hint="start a worker, or name a target, and work for it waits for a worker",
+        )
+    return Target.CUDA if Target.CUDA in available else Target.CPU
 
 
 class DType(Vocabulary):

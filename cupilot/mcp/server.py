@@ -21,12 +21,14 @@ from cupilot.domain.errors import CupilotError, InvalidInput
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import AgentKind, Budgets
 from cupilot.domain.pool import PoolQuestion
-from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.problem import NumericsPolicy, Target, best_target
 from cupilot.schemas import ImportRequest, JobRequest, JobView, ProblemInput
 
 LONGEST_WAIT_SECONDS = 120.0
 """Of one call: below the time after which common clients give up. The job goes on."""
 LOOK_SECONDS = 1.0
+PAGE = 200
+"""Most items of a page of a list."""
 
 Connect = Callable[[Context[Any, Any]], AsyncClient]
 """Return a client with the key of whoever calls."""
@@ -44,6 +46,10 @@ Problem = Annotated[str | None, Field(description="Name of a built-in problem, e
 Board = Annotated[
     str | None, Field(description="Name of a problem that jobs here have kernels for, or its hash; see the list.")
 ]
+WhereTo = Annotated[
+    Target | None, Field(description="By default cuda where a live worker has it, else cpu; see targets_now.")
+]
+Cursor = Annotated[str | None, Field(description="The next_cursor of the page before; without it, the first page.")]
 Job = Annotated[str, Field(description="A job's id, as submit_job returned it.")]
 Kernel = Annotated[str, Field(description="A job's id (for its best kernel), JOB:N for its candidate N, or an id.")]
 
@@ -103,11 +109,12 @@ def _words(error: ApiError | CupilotError) -> str:
     return "; ".join(parts)
 
 
-async def problems(client: AsyncClient) -> dict[str, Any]:
+async def problems(client: AsyncClient, *, cursor: Cursor = None) -> dict[str, Any]:
     """List problems that jobs can be started on, and what the service can run on and who can write kernels now."""
-    page, cluster = await client.problems(limit=200), await client.cluster()
+    page, cluster = await client.problems(cursor=cursor, limit=PAGE), await client.cluster()
     return {
         "problems": [_plain(item) for item in page.items],
+        "next_cursor": page.next_cursor,
         "targets_now": [target.value for target in cluster.targets],
         "agents_now": [agents.value for agents in cluster.agents],
         "devices": sorted({worker.device.name for worker in cluster.workers if worker.device and worker.alive}),
@@ -120,16 +127,16 @@ async def plan_job(
     *,
     problem: Problem = None,
     reference: Reference = None,
-    target: Target = Target.CUDA,
+    target: WhereTo = None,
     policy: NumericsPolicy = NumericsPolicy.FP32,
     agents: AgentKind = AgentKind.PLAYBOOK,
     population: int = 8,
     generations: int = 4,
 ) -> dict[str, Any]:
     """Check a job without starting it: what it can use at most, what earlier ones used, what stands in its way."""
-    return _plain(
-        await client.plan(_request(_problem(problem, reference, None, policy), target, agents, population, generations))
-    )
+    known = _problem(problem, reference, None, policy)
+    chosen, _ = await _where(client, target)
+    return _plain(await client.plan(_request(known, chosen, agents, population, generations)))
 
 
 async def submit_job(
@@ -138,7 +145,7 @@ async def submit_job(
     problem: Problem = None,
     reference: Reference = None,
     name: str | None = None,
-    target: Target = Target.CUDA,
+    target: WhereTo = None,
     policy: NumericsPolicy = NumericsPolicy.FP32,
     agents: AgentKind = AgentKind.PLAYBOOK,
     population: int = 8,
@@ -147,9 +154,11 @@ async def submit_job(
     usd: float = 10.0,
 ) -> dict[str, Any]:
     """Start a job that evolves a kernel. Returns its id at once; follow it with wait_for_job."""
-    request = _request(_problem(problem, reference, name, policy), target, agents, population, generations)
+    known = _problem(problem, reference, name, policy)
+    chosen, notes = await _where(client, target)
+    request = _request(known, chosen, agents, population, generations)
     budgets = Budgets(wall_seconds=60 * minutes, cost_usd=usd)
-    return _status(await client.submit(request.model_copy(update={"budgets": budgets})))
+    return {**_status(await client.submit(request.model_copy(update={"budgets": budgets}))), "notes": notes}
 
 
 async def job_status(client: AsyncClient, job: Job) -> dict[str, Any]:
@@ -160,10 +169,13 @@ async def job_status(client: AsyncClient, job: Job) -> dict[str, Any]:
 async def wait_for_job(client: AsyncClient, job: Job, ctx: Context[Any, Any], seconds: float = 60.0) -> dict[str, Any]:
     """Wait until the job ends, at most so many seconds (120), reporting progress. The job goes on in any case."""
     deadline = time.monotonic() + min(max(seconds, 0.0), LONGEST_WAIT_SECONDS)
+    reported = -1
     while True:
         view = await client.get(job)
-        best = f", best {view.best.speedup.median:.2f}x" if view.best else ""
-        await ctx.report_progress(view.candidates, view.budgets.candidates, f"{view.state}{best}")
+        if view.candidates > reported:  # the protocol has progress that increases with each message
+            reported = view.candidates
+            best = f", best {view.best.speedup.median:.2f}x" if view.best else ""
+            await ctx.report_progress(reported, view.budgets.candidates, f"{view.state}{best}")
         if view.final or time.monotonic() >= deadline:
             return _status(view)
         await asyncio.sleep(LOOK_SECONDS)
@@ -192,11 +204,12 @@ async def job_result(client: AsyncClient, job: Job) -> dict[str, Any]:
     }
 
 
-async def candidates(client: AsyncClient, job: Job, limit: int = 50) -> dict[str, Any]:
+async def candidates(client: AsyncClient, job: Job, limit: int = 50, cursor: Cursor = None) -> dict[str, Any]:
     """List a job's candidates, the fastest first, with verdict and the reason of each that was rejected."""
-    page = await client.candidates(job, order="speedup", limit=min(max(limit, 1), 200))
+    page = await client.candidates(job, order="speedup", cursor=cursor, limit=min(max(limit, 1), PAGE))
     shown = {"id", "ordinal", "generation", "state", "verdict", "failure", "reason", "speedup", "techniques"}
-    return {"candidates": [item.model_dump(mode="json", include=shown) for item in page.items]}
+    items = [item.model_dump(mode="json", include=shown) for item in page.items]
+    return {"candidates": items, "next_cursor": page.next_cursor}
 
 
 async def judge_file(
@@ -205,13 +218,15 @@ async def judge_file(
     source: Annotated[str, Field(description="Your kernel: class ModelNew, a torch extension, or a Triton file.")],
     problem: Problem = None,
     reference: Reference = None,
-    target: Target = Target.CUDA,
+    target: WhereTo = None,
     policy: NumericsPolicy = NumericsPolicy.FP32,
     function: str | None = None,
 ) -> dict[str, Any]:
     """Judge a kernel that you wrote against a problem. Returns the id of a job at once; follow it like any other."""
     known = _problem(problem, reference, None, policy)
-    return _status(await client.judge(ImportRequest(problem=known, target=target, source=source, function=function)))
+    chosen, notes = await _where(client, target)
+    request = ImportRequest(problem=known, target=chosen, source=source, function=function)
+    return {**_status(await client.judge(request)), "notes": notes}
 
 
 async def kernel_profile(client: AsyncClient, job: Job, candidate: int | str) -> dict[str, Any]:
@@ -232,15 +247,17 @@ async def diff(client: AsyncClient, first: Kernel, second: Kernel) -> dict[str, 
     return _plain(await client.compare(first, second))
 
 
-async def leaderboard(client: AsyncClient, problem: Board = None, device: str | None = None) -> dict[str, Any]:
+async def leaderboard(
+    client: AsyncClient, problem: Board = None, device: str | None = None, cursor: Cursor = None
+) -> dict[str, Any]:
     """Rank proven kernels of a problem on a device; without a problem, list the leaderboards that there are."""
     if problem is None:
-        return _plain(await client.leaderboards(limit=200))
+        return _plain(await client.leaderboards(cursor=cursor, limit=PAGE))
     named = {board.problem: board.policy.value async for board in client.all_leaderboards() if board.name == problem}
     if len(named) > 1:
         choices = ", ".join(f"{board} ({policy})" for board, policy in named.items())
         raise InvalidInput(f"{len(named)} leaderboards have the name {problem}", hint=f"name one by hash: {choices}")
-    return _plain(await client.leaderboard(next(iter(named), problem), device=device))
+    return _plain(await client.leaderboard(next(iter(named), problem), device=device, cursor=cursor))
 
 
 async def search_pool(
@@ -248,12 +265,13 @@ async def search_pool(
     *,
     operators: Annotated[list[str], Field(description="ATen operators in order, e.g. aten._softmax.default.")],
     op_class: Annotated[str, Field(description="Class of operators, e.g. softmax, matmul, elementwise, reduction.")],
-    target: Target = Target.CUDA,
+    target: WhereTo = None,
     policy: NumericsPolicy = NumericsPolicy.FP32,
     limit: int = 8,
 ) -> dict[str, Any]:
     """Ask the strategy pool what worked on similar problems, and what failed, with the evidence."""
-    question = PoolQuestion(op_class=op_class, operators=tuple(operators), target=target, policy=policy)
+    chosen, _ = await _where(client, target)
+    question = PoolQuestion(op_class=op_class, operators=tuple(operators), target=chosen, policy=policy)
     answer = await client.pool_search(question, limit=limit)
     return {
         "matches": [
@@ -271,11 +289,20 @@ async def search_pool(
     }
 
 
-async def techniques(client: AsyncClient, target: Target = Target.CUDA) -> dict[str, Any]:
-    """List optimisation techniques with what they do and what your team's kernels with them came to."""
+async def techniques(client: AsyncClient, target: Target | None = None, cursor: Cursor = None) -> dict[str, Any]:
+    """List optimisation techniques, of one target or all, with what your team's kernels with them came to."""
     shown = {"id", "kind", "meaning", "tries", "wins", "effect"}
-    page = await client.techniques(target=target, limit=200)
-    return {"techniques": [item.model_dump(mode="json", include=shown) for item in page.items]}
+    page = await client.techniques(target=target, cursor=cursor, limit=PAGE)
+    items = [item.model_dump(mode="json", include=shown) for item in page.items]
+    return {"techniques": items, "next_cursor": page.next_cursor}
+
+
+async def _where(client: AsyncClient, target: Target | None) -> tuple[Target, list[str]]:
+    """Return the target, chosen where it was not given, and what work for it waits for."""
+    available = (await client.cluster()).targets
+    chosen = target or best_target(available)
+    waits = f"no live worker has the target {chosen.value}: the job waits for one"
+    return chosen, [] if chosen in available else [waits]
 
 
 def _request(problem: ProblemInput, target: Target, agents: AgentKind, population: int, generations: int) -> JobRequest:

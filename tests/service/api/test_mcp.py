@@ -13,11 +13,14 @@ import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from pydantic import SecretStr
+from sqlalchemy import delete
 
 from api.app import create_app
-from cupilot.domain.states import JobState
+from cupilot.domain.states import JobState, WorkerKind
 from cupilot.settings import Settings
-from tests.service.api.world import SOURCE, Team, World, evolved, live
+from cupilot.storage.db.tables.queue import WorkerRow
+from cupilot.storage.queue.cluster import register_worker
+from tests.service.api.world import DEVICE, SOURCE, Team, World, evolved, live
 
 pytestmark = pytest.mark.service
 
@@ -119,6 +122,52 @@ def test_what_is_known_can_be_asked(world: World, team: Team) -> None:
     assert known.structured_content["targets_now"] == []
     assert {"simd"} <= {item["id"] for item in catalogue.structured_content["techniques"]}
     assert pool.structured_content["matches"] == []
+
+
+def test_long_lists_are_read_page_by_page(world: World, team: Team) -> None:
+    with world.database.transaction() as session:
+        job = str(evolved(session, team.id, JobState.SUCCEEDED).id)
+    (whole,) = called(world, team.key, ("candidates", {"job": job}))
+    assert whole.structured_content["next_cursor"] is None
+    (first,) = called(world, team.key, ("candidates", {"job": job, "limit": 2}))
+    cursor = first.structured_content["next_cursor"]
+    (second,) = called(world, team.key, ("candidates", {"job": job, "limit": 200, "cursor": cursor}))
+    pages = first.structured_content["candidates"] + second.structured_content["candidates"]
+    assert pages == whole.structured_content["candidates"]
+    lists = called(world, team.key, ("problems", {}), ("techniques", {}), ("leaderboard", {}))
+    assert all("next_cursor" in page.structured_content for page in lists)
+
+
+def test_a_target_is_chosen_among_those_that_work(world: World, team: Team) -> None:
+    asked = {"reference": SOURCE, "name": "double"}
+    none, named = called(world, team.key, ("submit_job", asked), ("submit_job", {**asked, "target": "cuda"}))
+    assert "no live worker" in none.content[0].text
+    assert named.structured_content["notes"] == ["no live worker has the target cuda: the job waits for one"]
+    with world.database.transaction() as session:
+        register_worker(session, "gpu-1", WorkerKind.GPU, queues=["gpu.cpu"], slots=1, version="1", device=DEVICE)
+    try:
+        (chosen,) = called(world, team.key, ("submit_job", asked))
+    finally:
+        with world.database.transaction() as session:
+            session.execute(delete(WorkerRow))
+    assert chosen.structured_content["target"] == "cpu"
+    assert chosen.structured_content["notes"] == []
+
+
+def test_progress_increases_with_each_message(world: World, team: Team) -> None:
+    told: list[float] = []
+
+    async def note(progress: float, _total: float | None, _message: str | None) -> None:
+        told.append(progress)
+
+    async def run() -> None:
+        async with connected(world, team.key) as client:
+            made = await client.call_tool("submit_job", {"reference": SOURCE, "target": "cpu"})
+            waiting = {"job": made.structured_content["job"], "seconds": 2.5}
+            await client.call_tool("wait_for_job", waiting, progress_callback=note)
+
+    asyncio.run(run())
+    assert told == [0]
 
 
 def test_mistakes_say_what_to_do(world: World, team: Team, stranger: Team) -> None:
