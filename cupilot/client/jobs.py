@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -143,9 +144,10 @@ class JobCalls:
                 on_update(view, events)
             if view.final:
                 return view
-            if deadline is not None and time.monotonic() > deadline:
+            left = math.inf if deadline is None else deadline - time.monotonic()
+            if left <= 0:
                 raise TimeoutError(f"job {job} is not final after {timeout} s")
-            yield from _wait_for_change(self, job, after, silence)
+            yield from _wait_for_change(self, job, after, silence, left)
 
 
 def _parameters(filters: JobFilter) -> dict[str, Any]:
@@ -176,10 +178,12 @@ def _state_and_events(client: object, job: JobId, after: int) -> Script[tuple[Jo
         after = page.next_after
 
 
-def _wait_for_change(client: object, job: JobId, after: int, silence: float) -> Script[None]:
-    """Wait until something happens to the job, or nothing has for so many seconds."""
-    yield Pause(LOOK_SECONDS)
+def _wait_for_change(client: object, job: JobId, after: int, silence: float, left: float = math.inf) -> Script[None]:
+    """Wait until something happens to the job, or nothing has for ``silence`` seconds; at most ``left`` seconds."""
+    look = min(LOOK_SECONDS, left)
+    yield Pause(look)
+    left -= look
     try:
-        yield from JobCalls.events.ask(client, job, after=after, limit=1, wait=silence)
+        yield from JobCalls.events.ask(client, job, after=after, limit=1, wait=min(silence, left))
     except RateLimitedError as error:  # as many of the team wait as may: this one looks now and then
-        yield Pause(error.retry_after or silence)
+        yield Pause(min(error.retry_after or silence, left))

@@ -6,7 +6,9 @@ import asyncio
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -182,6 +184,20 @@ def test_a_job_is_waited_for_where_too_many_wait_already(pauses: list[float]) ->
     with serve(*answers) as script, Client(script.url, "key", retries=0) as client:
         assert client.wait(JOB).final
     assert pauses == [0.5, 5.0]
+
+
+@pytest.mark.parametrize(("timeout", "paused", "waited"), [(1.0, 0.5, 0.5), (0.2, 0.2, 0.0)])
+def test_no_wait_is_longer_than_the_time_that_is_left(
+    timeout: float, paused: float, waited: float, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 0.0, timeout])
+    monkeypatch.setattr("cupilot.client.jobs.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    evolving = _job("evolving", final=False)
+    answers = (evolving, NOTHING, NOTHING, evolving, NOTHING)
+    with serve(*answers) as script, Client(script.url, "key") as client, pytest.raises(TimeoutError):
+        client.wait(JOB, timeout=timeout)
+    assert pauses == [pytest.approx(paused)]
+    assert float(parse_qs(urlsplit(script.asked[2].path).query)["wait"][0]) == pytest.approx(waited)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
