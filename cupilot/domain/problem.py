@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field, JsonValue
 
 from cupilot.domain.errors import InvalidProblem, Unavailable
-from cupilot.domain.syntax import parse
+from cupilot.domain.syntax import check_compiles, parse
 from cupilot.domain.value import Value, Vocabulary
 from cupilot.domain.workload import Workload, declared, specialised
 
@@ -235,13 +235,7 @@ def check_source(source: str) -> None:
     try:
         tree = parse(source)
     except (SyntaxError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None) or 1
-        reason = getattr(error, "msg", None) or "it is nested too deeply"
-        raise InvalidProblem(
-            f"the problem file is not valid Python: line {line}: {reason}",
-            hint="run it with python3 first",
-            where=f"problem.source:{line}",
-        ) from error
+        raise _invalid_python(error) from error
     defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     missing = [name for name in REQUIRED_NAMES if name not in defined]
     if missing:
@@ -267,3 +261,17 @@ def check_source(source: str) -> None:
                 hint=f"one of {', '.join(DType)}",
                 where="problem.source",
             )
+    try:
+        check_compiles(source)
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise _invalid_python(error) from error
+
+
+def _invalid_python(error: Exception) -> InvalidProblem:
+    line = getattr(error, "lineno", None) or 1
+    reason = getattr(error, "msg", None) or "it is nested too deeply"
+    return InvalidProblem(
+        f"the problem file is not valid Python: line {line}: {reason}",
+        hint="run it with python3 first",
+        where=f"problem.source:{line}",
+    )

@@ -17,6 +17,12 @@ def parse(source: str) -> ast.Module:
         return ast.parse(source)
 
 
+def check_compiles(source: str) -> None:
+    """Compile a module without running it; raises what :func:`compile` raises, also where each statement parses."""
+    with _ALONE:
+        compile(source, "<source>", "exec", dont_inherit=True)
+
+
 def parse_expression(text: str) -> ast.Expression:
     """Return the syntax tree of one expression; raises what :func:`ast.parse` raises."""
     with _ALONE:

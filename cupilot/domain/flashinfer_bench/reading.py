@@ -61,15 +61,17 @@ def problem_source(definition: Definition, workloads: Sequence[Workload]) -> str
     ]
     constants += [f"{axes[name]} = int({_expression(definition, name, axes)})" for name in _ordered(definition)]
     arguments = ", ".join(definition.inputs)
+    futures, reference = _without_futures(definition.reference)
     text = "\n".join(
         [
             _docstring(definition),
+            *futures,
             "import torch",
             "",
             *constants,
             f"{DECLARATION} = {pprint.pformat(shown, width=110, sort_dicts=False)}",
             "",
-            definition.reference.strip(),
+            reference.strip(),
             "",
             "",
             "class Model(torch.nn.Module):",
@@ -197,6 +199,18 @@ def _check_names(definition: Definition, constants: Sequence[str]) -> None:
     clash = next((name for name in reserved if name in taken or reserved.count(name) > 1), None)
     if clash is not None:
         raise InvalidRecord(f"the reference or another axis uses the name {clash}", where="definition.reference")
+
+
+def _without_futures(reference: str) -> tuple[list[str], str]:
+    """Return the ``from __future__`` statements of a reference, which must open a file, and the rest of it."""
+    futures, kept = [], reference.encode().split(b"\n")
+    for node in reversed(parse(reference).body):  # places in a line stay right up to what was cut
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            futures.append(ast.unparse(node))
+            first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+            before, after = kept[first][: node.col_offset], kept[last][node.end_col_offset :].lstrip(b" ;")
+            kept[first : last + 1] = [before + after]
+    return futures, b"\n".join(kept).decode()
 
 
 def _assigned(node: ast.stmt) -> set[str]:

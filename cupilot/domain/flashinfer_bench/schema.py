@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
 
 from cupilot.domain.errors import InvalidInput
 
@@ -134,7 +135,7 @@ def read(kind: type[R], text: str, where: str) -> R:
 def read_workloads(text: str, where: str) -> tuple[Workload, ...]:
     """Return the workloads of a JSONL text: workloads themselves, or traces with one each, as the data sets have."""
     workloads = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         workloads.append(read(Workload, _inner(line), f"{where}:{number}"))
@@ -153,5 +154,5 @@ def _inner(line: str) -> str:
 
 
 def lines(records: Iterable[dict[str, Any]]) -> str:
-    """Return JSONL."""
-    return "".join(json.dumps(record) + "\n" for record in records)
+    """Return JSONL; numbers that JSON does not have as the texts that the schema has for them."""
+    return "".join(to_json(record, inf_nan_mode="strings").decode() + "\n" for record in records)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from keyword import iskeyword
 from typing import Any
 
 from cupilot.domain.evaluation import Baseline, Evaluation, Failure, FailureKind, LawResult, Verdict, WorkloadResult
@@ -49,7 +50,12 @@ def solution(definition: Definition, name: str, modelnew: str, *, target_hardwar
         raise InvalidRecord(
             "the file defines no class ModelNew", hint="cupilot export --format kernelbench", where="FILE"
         )
-    tail = "\n\n\n_model = ModelNew()\n\n\ndef run(*inputs):\n    return _model(*inputs)\n"
+    unfit = next((item for item in definition.inputs if not item.isidentifier() or iskeyword(item)), None)
+    if unfit is not None:
+        raise InvalidRecord(f"the input {unfit!r} is no name of Python", where="definition.inputs")
+    # Runners give inputs by position or by name.
+    inputs = ", ".join(definition.inputs)
+    tail = f"\n\n\n_model = ModelNew()\n\n\ndef run({inputs}):\n    return _model({inputs})\n"
     spec = BuildSpec(
         language="python",
         target_hardware=tuple(target_hardware),

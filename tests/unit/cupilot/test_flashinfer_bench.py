@@ -11,8 +11,10 @@ import torch
 from typer.testing import CliRunner
 
 from cupilot.cli.app import app
+from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, LawResult, Verdict, WorkloadResult
 from cupilot.domain.flashinfer_bench.reading import modelnew_source, policy_of, problem_source
-from cupilot.domain.flashinfer_bench.schema import Definition, InvalidRecord, Solution, read, read_workloads
+from cupilot.domain.flashinfer_bench.schema import Definition, InvalidRecord, Solution, lines, read, read_workloads
+from cupilot.domain.flashinfer_bench.writing import solution, traces
 from cupilot.domain.imported import is_extension
 from cupilot.domain.problem import NumericsPolicy, Problem
 
@@ -93,6 +95,49 @@ def test_a_definition_becomes_a_problem_with_workloads() -> None:
         assert output.shape == (size, 64)
         assert torch.equal(scaled, inputs[2] * 2)
     assert policy_of(definition()) is NumericsPolicy.HALF
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        "from __future__ import annotations\n",
+        '"""Norm \u00b5."""\nfrom __future__ import (\n    annotations,\n)\n',
+        "from __future__ import annotations; from __future__ import division; import math\n",
+    ],
+)
+def test_future_statements_of_a_reference_open_the_file(opening: str) -> None:
+    described = definition(reference=opening + REFERENCE)
+    made = executed(problem_source(described, read_workloads(workload_lines(), "w.jsonl")))
+    assert made["annotations"]
+    assert ("math" in made) == ("math" in opening)
+    assert made["Model"]()(*made["get_inputs"]())[0].shape == (3, 64)
+
+
+def test_a_solution_is_called_by_position_or_by_name() -> None:
+    modelnew = "class ModelNew:\n    def __call__(self, h, w, p, eps):\n        return h, w, p, eps\n"
+    made = solution(definition(), "mine", modelnew, target_hardware=["cuda"])
+    run = executed(made.sources[0].content)["run"]
+    assert run(1, 2, 3, 4) == (1, 2, 3, 4)
+    assert run(eps=4, hidden_states=1, weight=2, positions=3) == (1, 2, 3, 4)
+    with pytest.raises(InvalidRecord, match="lambda"):
+        solution(definition(inputs={"lambda": {"shape": None, "dtype": "int32"}}), "s", modelnew, target_hardware=[])
+
+
+def test_traces_are_json_where_an_error_is_infinite() -> None:
+    def unknown(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    (workload, _) = read_workloads(workload_lines(), "w.jsonl")
+    (judged,) = Problem(name="rmsnorm", source=problem_source(definition(), [workload])).workloads()
+    law = LawResult(law="own", passed=False, error=float("inf"), tolerance=1e-4, reference_error=1e-6)
+    failure = Failure(kind=FailureKind.WRONG_VALUE, message="x")
+    part = WorkloadResult(workload=judged, verdict=Verdict.REJECTED, laws=(law,), failure=failure)
+    evaluation = Evaluation(
+        kernel_hash="k", problem_hash="p", verdict=Verdict.REJECTED, failure=failure, workloads=(part,)
+    )
+    text = lines(traces(definition(), [workload], "s", evaluation))
+    correctness = json.loads(text, parse_constant=unknown)["evaluation"]["correctness"]
+    assert (correctness["max_relative_error"], correctness["max_absolute_error"]) == ("Infinity", "NaN")
 
 
 def test_inputs_of_a_definitions_own_function() -> None:
@@ -187,7 +232,7 @@ def test_the_commands_read_and_write_files(tmp_path: Path) -> None:
     assert run(app, ["flashinfer", "solution", *files, "--name", "mine", "-o", str(out)]).exit_code == 0
     written = read(Solution, out.read_text(), "s.json")
     assert written.spec.entry_point == "main.py::run"
-    assert executed(written.sources[0].content)["run"](1, 2) == (1, 2)
+    assert executed(written.sources[0].content)["run"](1, 2, 3, 4) == (1, 2, 3, 4)
     result = run(app, ["flashinfer", "kernel", str(tmp_path / "d.json"), str(out)])
     assert result.exit_code == 0, result.output
     assert "return run(hidden_states, weight, positions, eps)" in result.output

@@ -33,6 +33,7 @@ def test_a_problem_file_is_accepted_without_running_it(tmp_path: Path) -> None:
     [
         ("def f(:\n", "not valid Python: line 1", "problem.source:1"),
         (GOOD + "x = (\n", "not valid Python", "problem.source:10"),
+        (GOOD + "from __future__ import annotations\n", "not valid Python: line 10", "problem.source:10"),
         ("(" * 5000, "not valid Python", "problem.source:1"),
         (GOOD.replace("get_inputs", "inputs"), "does not define get_inputs", "problem.source"),
         ("x = 1", "Model, get_inputs, get_init_inputs", "problem.source"),
