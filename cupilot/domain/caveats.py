@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 FEWEST_LAWS = 3
 """Input laws below which a problem tells too little about a kernel for a rank."""
 
 
-def problem_warnings(laws: Sequence[str], *, host_bound: bool) -> tuple[str, ...]:
-    """Return why a speedup on a problem says less than it seems, in words for a reader of it."""
+def problem_warnings(
+    laws: Sequence[str], *, host_bound: bool, workloads: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> tuple[str, ...]:
+    """Return why a speedup on a problem says less than it seems, in words for a reader of it.
+
+    ``workloads`` has the laws of each workload, by its name, where the problem has any.
+    """
     warnings = []
-    if len(laws) < FEWEST_LAWS:
+    workload, fewest = min(workloads.items(), key=lambda item: len(item[1]), default=(None, laws))
+    if len(fewest) < FEWEST_LAWS:
+        where = f" at the workload {workload!r}" if workload is not None else ""
         warnings.append(
-            f"kernels are checked under {len(laws)} of the input laws only ({', '.join(laws)}): the reference has "
-            "no useful answer under the others, so that a wrong kernel may pass, and no leaderboard lists it"
+            f"kernels are checked{where} under {len(fewest)} of the input laws only ({', '.join(fewest)}): the "
+            "reference has no useful answer under the others, so that a wrong kernel may pass, and no leaderboard "
+            "lists it"
         )
     if host_bound:
         warnings.append(

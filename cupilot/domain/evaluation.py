@@ -369,7 +369,8 @@ class Preparation(Value):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Why a speedup on this problem says less than it seems; with any, no leaderboard lists it."""
-        return problem_warnings(self.laws, host_bound=self.host_bound)
+        workloads = {part.workload.name: part.laws for part in self.workloads}
+        return problem_warnings(self.laws, host_bound=self.host_bound, workloads=workloads)
 
 
 class Tracing(Value):

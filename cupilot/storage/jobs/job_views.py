@@ -27,7 +27,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session, defer
 
-from cupilot.domain.caveats import problem_warnings
 from cupilot.domain.errors import NotFound
 from cupilot.domain.evaluation import Baseline, Interval
 from cupilot.domain.job import Priority
@@ -53,6 +52,7 @@ from cupilot.storage.db.json_columns import part
 from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Event, Generation, Job, ProblemRow, StrategyRow
 from cupilot.storage.jobs.call_views import spending
+from cupilot.storage.jobs.caveats import CAVEATS, warnings_from
 from cupilot.storage.jobs.jobs import get_job
 from cupilot.storage.jobs.wall_time import wall_seconds
 
@@ -353,13 +353,12 @@ def _preparation(session: Session, job: Job) -> PreparationSummary | None:
         part(Job.preparation["baseline_us"], Interval),
         Job.preparation["environment"]["device"]["name"].astext,
         part(Job.preparation["notes"], tuple[str, ...]),
-        part(Job.preparation["laws"], tuple[str, ...]),
-        func.coalesce(Job.preparation["host_bound"].astext, "false"),
+        *CAVEATS,
     ).where(Job.id == job.id, Job.preparation.is_not(None))
     row = session.execute(query).one_or_none()
     if row is None:
         return None
-    op_class, placement, baseline_us, device, notes, laws, host_bound = row
+    op_class, placement, baseline_us, device, notes, *caveats = row
     return PreparationSummary(
         op_class=op_class,
         zone=placement.zone,
@@ -369,7 +368,7 @@ def _preparation(session: Session, job: Job) -> PreparationSummary | None:
         baseline_us=baseline_us,
         device=device,
         notes=notes,
-        warnings=list(problem_warnings(laws, host_bound=host_bound == "true")),
+        warnings=warnings_from(*caveats),
     )
 
 

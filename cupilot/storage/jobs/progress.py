@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from sqlalchemy import Uuid, cast, func, or_, select, true
 from sqlalchemy.orm import Session, aliased
 
-from cupilot.domain.caveats import problem_warnings
 from cupilot.domain.errors import Pruned
 from cupilot.domain.evaluation import Evaluation, Preparation
 from cupilot.domain.evolution import fitness
@@ -21,7 +20,6 @@ from cupilot.domain.imported import ImportedFile, ImportedKernel
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.states import EvaluationPurpose, StepKind, StepState
 from cupilot.domain.strategy import Strategy
-from cupilot.storage.db.json_columns import part
 from cupilot.storage.db.tables.jobs import (
     Candidate,
     CandidateParent,
@@ -33,6 +31,7 @@ from cupilot.storage.db.tables.jobs import (
     StrategyRow,
 )
 from cupilot.storage.db.tables.queue import Step
+from cupilot.storage.jobs.caveats import CAVEATS, warnings_from
 
 MEASURING = (StepKind.EVALUATE, StepKind.ATTRIBUTE)
 """Steps that count against the budget of candidates; a confirmation does not."""
@@ -49,11 +48,9 @@ class MeasuredKernel:
 
 def warnings_of(session: Session, job_id: uuid.UUID) -> list[str]:
     """Return :attr:`Preparation.warnings` of a job; none before it is prepared."""
-    query = select(
-        part(Job.preparation["laws"], tuple[str, ...]), func.coalesce(Job.preparation["host_bound"].astext, "false")
-    ).where(Job.id == job_id, Job.preparation.is_not(None))
+    query = select(*CAVEATS).where(Job.id == job_id, Job.preparation.is_not(None))
     row = session.execute(query).one_or_none()
-    return [] if row is None else list(problem_warnings(row[0], host_bound=row[1] == "true"))
+    return [] if row is None else warnings_from(*row)
 
 
 def preparation_of(job: Job) -> Preparation:

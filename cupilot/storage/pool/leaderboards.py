@@ -18,6 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Integer, Row, Subquery, Text, and_, cast, func, or_, select, true, tuple_
+from sqlalchemy.dialects.postgresql import JSONPATH
 from sqlalchemy.orm import Session, aliased
 
 from cupilot.domain import problems
@@ -231,7 +232,10 @@ def _is_ranked() -> ColumnElement[bool]:
     """Return whether the job's problem tells enough about its kernels (:attr:`Preparation.warnings`)."""
     laws = func.jsonb_array_length(Job.preparation["laws"])
     host_bound = func.coalesce(Job.preparation["host_bound"].astext, "false")
-    return and_(func.coalesce(laws, 0) >= FEWEST_LAWS, host_bound != "true")
+    few_at_a_workload = func.jsonb_path_exists(
+        Job.preparation, cast(f"$.workloads[*] ? (@.laws.size() < {FEWEST_LAWS})", JSONPATH)
+    )
+    return and_(func.coalesce(laws, 0) >= FEWEST_LAWS, host_bound != "true", ~few_at_a_workload)
 
 
 def _refuted() -> ColumnElement[bool]:

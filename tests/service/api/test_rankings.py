@@ -9,11 +9,12 @@ import pytest
 from sqlalchemy import select
 
 from cupilot.client import Client, ConflictError, NotAllowedError, NotFoundError, RejectedError
-from cupilot.domain.evaluation import Verdict
+from cupilot.domain.evaluation import Verdict, WorkloadPreparation
 from cupilot.domain.pool import Sharing
 from cupilot.domain.problem import Problem, Target
 from cupilot.domain.problems import load
 from cupilot.domain.states import JobState
+from cupilot.domain.workload import Workload
 from cupilot.exports import ExportFormat
 from cupilot.reports.job import markdown
 from cupilot.schemas import ImportRequest, JobRequest, ProblemInput
@@ -70,6 +71,24 @@ def test_a_reproduced_kernel_stands_above_faster_ones_that_were_only_audited(
     first = client.leaderboard(board.problem, limit=1)
     rest = client.leaderboard(board.problem, cursor=first.next_cursor)
     assert [entry.rank for entry in first.items + rest.items] == [1, 2, 3]
+
+
+def test_few_laws_at_one_workload_warn_as_at_all(world: World, client: Client, job: str) -> None:
+    for laws, boards in ((("own", "signed", "wide_range"), 1), (("own",), 0)):
+        with world.database.transaction() as session:
+            row = session.get_one(Job, uuid.UUID(job))
+            assert row.preparation is not None
+            shared = set(WorkloadPreparation.model_fields) - {"workload"}
+            own = {name: getattr(row.preparation, name) for name in shared}
+            heavy = WorkloadPreparation(**own, workload=Workload(name="heavy", values={}, weight=2))
+            light = WorkloadPreparation(**{**own, "laws": laws}, workload=Workload(name="light", values={}))
+            row.preparation = row.preparation.model_copy(update={"workloads": (heavy, light)})
+            expected = list(row.preparation.warnings)
+        told = client.get(job)
+        assert len(client.leaderboards().items) == boards
+        assert told.preparation is not None
+        assert told.preparation.warnings == expected == client.candidate(job, 2).warnings
+        assert ["workload 'light'" in warning for warning in expected] == [True] * (1 - boards)
 
 
 @pytest.mark.parametrize(

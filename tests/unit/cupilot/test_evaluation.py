@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from cupilot.domain.caveats import problem_warnings
 from cupilot.domain.evaluation import (
     Baseline,
     Evaluation,
@@ -92,3 +93,10 @@ def test_an_evaluation_survives_json() -> None:
     again = Evaluation.model_validate_json(result.model_dump_json())
     assert again == result
     assert again.content_hash() == result.content_hash()
+
+
+def test_few_laws_at_one_workload_are_a_warning_that_names_it() -> None:
+    many = ("own", "signed", "wide_range")
+    assert problem_warnings(many, host_bound=False, workloads={"a": many, "b": many}) == ()
+    [warning] = problem_warnings(many, host_bound=False, workloads={"a": many, "b": ("own",)})
+    assert "at the workload 'b' under 1 of the input laws only (own)" in warning
