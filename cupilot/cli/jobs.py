@@ -83,7 +83,7 @@ def list_jobs(
         cupilot list --user ann --device H200 --since 2026-01-31
         cupilot list --team compilers --state queued
         cupilot list --state queued --order oldest
-        cupilot list --all --json | jq length
+        cupilot list --all --json | jq '.items | length'
     """
     with connect(server, data) as client:
         from cupilot.cli.job_table import show_jobs
