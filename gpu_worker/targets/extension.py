@@ -32,7 +32,8 @@ _CUDA_FLAGS = ["-O3"]
 
 HOW_IT_IS_CALLED = (
     "It is called with forward's arguments; then with all parameters and buffers, or the parameters only, or neither; "
-    "then with the arguments of Model's constructor that it names, or, where it names none of its own, with all or none"
+    "then with the arguments of Model's constructor that it names beyond those, or, where it names none of its own, "
+    "with all or none"
 )
 
 
@@ -104,7 +105,8 @@ class Extension(torch.nn.Module):
         without_buffers = tuple(state[key] for key in self._signature.state if key in parameters)
         for tensors in (in_order, without_buffers, ()):
             if self._function.arguments:
-                named = {name: constructor[name] for name in self._function.arguments if name in constructor}
+                left = self._function.arguments[len(self._signature.arguments) + len(tensors) :]
+                named = {name: constructor[name] for name in left if name in constructor}
                 yield Rest(tensors, named=named)
             else:
                 yield Rest(tensors, tuple(constructor.values()))

@@ -30,7 +30,8 @@ def function(accepts: Sequence[type], names: tuple[str, ...] = (), name: str = "
     """One that takes positional arguments of these types, and keyword arguments of these names, and returns both."""
 
     def call(*arguments: Any, **named: Any) -> Any:
-        if [type(item) for item in arguments] != list(accepts) or set(named) - set(names):
+        taken = names[: len(arguments)]
+        if [type(item) for item in arguments] != list(accepts) or set(named) - set(names) or set(named) & set(taken):
             raise TypeError(f"{REFUSAL}. The following")
         return arguments, named
 
@@ -50,6 +51,8 @@ T, P = torch.Tensor, torch.nn.Parameter
         ((T, int, int, float), (), [3, 0.5], {}),
         ((T, int), (), [], {}),
         ((T, int, P), ("x", "times", "w", "eps"), [], {"eps": 0.5}),
+        ((T, int, P, T), ("x", "times", "eps", "features"), [], {}),
+        ((T, int, P, T), ("x", "times", "features", "count", "eps"), [], {"eps": 0.5}),
     ],
 )
 def test_the_fullest_call_that_fits_is_made(
