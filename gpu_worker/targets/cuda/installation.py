@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -52,11 +53,15 @@ def nvrtc() -> Path:
 
 @cache
 def compiler_version() -> str:
-    """Return NVRTC's full version, e.g. ``nvrtc 13.0.88``; raises :class:`Unavailable`."""
-    try:
-        return f"nvrtc {importlib.metadata.version('nvidia-cuda-nvrtc')}"
-    except importlib.metadata.PackageNotFoundError as error:
-        raise Unavailable("NVRTC is not installed", hint=_WHEEL_HINT) from error
+    """Return NVRTC's version, e.g. ``nvrtc 13.0.88``; raises :class:`Unavailable`.
+
+    Of a wheel by its metadata, else as far as the library's file says it: a toolkit's has the full version in its name.
+    """
+    library = nvrtc()
+    if any(library.is_relative_to(root.resolve()) for root in _wheel_roots()):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return f"nvrtc {importlib.metadata.version('nvidia-cuda-nvrtc')}"
+    return f"nvrtc {library.name.removeprefix('libnvrtc.so.')}"
 
 
 @cache

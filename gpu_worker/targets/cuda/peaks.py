@@ -2,7 +2,7 @@
 
 A peak is what no kernel can exceed, so each is the best of several ways to reach it, of short runs, on data that costs
 the least power: zeros make matrix units 13 % faster than random numbers on an H200, since the clock drops less.
-Start: ``python -I peaks.py SOURCE_ROOT INCLUDE...``; the GPU is the one that ``CUDA_VISIBLE_DEVICES`` names.
+Start: ``python -I peaks.py SOURCE_ROOT NVRTC INCLUDE...``; the GPU is the one that ``CUDA_VISIBLE_DEVICES`` names.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
@@ -18,7 +19,7 @@ if __name__ == "__main__":
 
 import torch
 
-from gpu_worker.targets.cuda import driver, installation, nvrtc
+from gpu_worker.targets.cuda import driver, nvrtc
 
 REPEATS = 12
 MAIN_MEMORY_BYTES = 2 * 2**30
@@ -65,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(512) read_all(
 def main() -> None:
     """Measure and print."""
     torch.cuda.set_device(0)
-    bench = Bench(sys.argv[1:])
+    bench = Bench(Path(sys.argv[1]), sys.argv[2:])
     cache = bench.context.attribute("L2_CACHE_SIZE")
     result = {
         "bandwidth": [[cache // 2, bench.cache(cache // 2)], [MAIN_MEMORY_BYTES, bench.main_memory()]],
@@ -82,15 +83,15 @@ def main() -> None:
 class Bench:
     """The ways to reach each peak, on one GPU."""
 
-    def __init__(self, include: list[str]) -> None:
+    def __init__(self, library: Path, include: list[str]) -> None:
         self.context = driver.Context()
         self._units = self.context.attribute("MULTIPROCESSOR_COUNT")
         self._stream = driver.Stream()
-        self._module = driver.Module(self._cubin(include))
+        self._module = driver.Module(self._cubin(library, include))
 
-    def _cubin(self, include: list[str]) -> bytes:
+    def _cubin(self, library: Path, include: list[str]) -> bytes:
         major, minor = self.context.compute_capability
-        program = nvrtc.Program(installation.nvrtc(), SOURCE, {})
+        program = nvrtc.Program(library, SOURCE, {})
         options = [
             f"--gpu-architecture=sm_{major}{minor}",
             "--std=c++17",

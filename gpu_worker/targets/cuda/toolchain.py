@@ -93,6 +93,7 @@ class CudaToolchain(CubinReader):
         super().__init__()
         self._includes = installation.include_folders()
         self._nvrtc = installation.nvrtc()
+        self._readable: tuple[Path, ...] = (self._includes[0], self._nvrtc.parent)
         self.compiler = installation.compiler_version()
         self.flags = (
             f"--gpu-architecture={architecture(arch)}",
@@ -109,7 +110,7 @@ class CudaToolchain(CubinReader):
     def compile_program(self, folder: Path) -> Program:
         """Run NVRTC on ``kernel.cu``; see :class:`gpu_worker.targets.base.Toolchain`."""
         pch = ""
-        readable = self._includes[:1]
+        readable = self._readable
         if headers.wants_precompiled((folder / f"kernel{self.suffix}").read_text(encoding="utf-8")):
             precompiled = self._precompile()
             pch = str(precompiled)
@@ -125,7 +126,7 @@ class CudaToolchain(CubinReader):
             if self._precompiled is None or not self._precompiled.exists():
                 path = self._folder / "headers.pch"
                 path.parent.mkdir(mode=0o700, exist_ok=True)
-                access = python_access(Access(read_only=self._includes[:1], writable=(self._folder,)))
+                access = python_access(Access(read_only=self._readable, writable=(self._folder,)))
                 making = compiler_program("precompile", str(path), str(self._nvrtc), *self._options(), access=access)
                 if Sandbox().run(making, Limits(), PRECOMPILE_SECONDS).code != 0:
                     path.write_bytes(b"")

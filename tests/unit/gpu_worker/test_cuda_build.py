@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,28 @@ from gpu_worker.targets.cuda.nvrtc import Program
 from gpu_worker.targets.cuda.toolchain import CudaToolchain, architecture
 
 pytestmark = pytest.mark.builds
+
+
+@pytest.fixture
+def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that is laid out like a toolkit, on a machine without wheels."""
+    cached = (installation.nvrtc, installation.compiler_version)
+    monkeypatch.setattr(installation, "_wheel_roots", list)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    for function in cached:
+        function.cache_clear()
+    yield tmp_path
+    for function in cached:
+        function.cache_clear()
+
+
+def test_a_toolkits_compiler_has_the_version_of_its_file(toolkit: Path) -> None:
+    libraries = toolkit / "lib64"
+    libraries.mkdir()
+    (libraries / "libnvrtc.so.13.1.7").touch()
+    (libraries / "libnvrtc.so.13").symlink_to("libnvrtc.so.13.1.7")
+    assert installation.compiler_version() == "nvrtc 13.1.7"
+
 
 HEADER = "#pragma once\nconstexpr long long X_SIZE = 1024LL;\nconstexpr int BLOCK = 128;\n"
 
