@@ -73,6 +73,8 @@ class Lease:
                 self._check(claims)
             except CupilotError as error:
                 logger.warning("lease not renewed: %s step=%s", error, claims[0].step_id)
+            except Exception:  # without this thread the step would go on beside its next attempt
+                logger.exception("lease not renewed step=%s", claims[0].step_id)
             if time.monotonic() - self._renewed > self._length:
                 for claim in claims:
                     logger.warning("lease lost step=%s attempt=%d", claim.step_id, claim.attempt)

@@ -121,6 +121,8 @@ class Presence:
                 self._end_worker(error.message)
             except CupilotError as error:
                 logger.warning("worker row not renewed: %s", error)
+            except Exception:  # without this thread the worker would serve on unseen
+                logger.exception("worker row not renewed")
             self._pulse.beat()
             self._end.wait(self._beat_seconds if registered else 0.5)
 

@@ -6,7 +6,9 @@ import logging
 import os
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from celery import Celery
 from celery.worker import state
@@ -36,7 +38,7 @@ def steps_at_work() -> set[uuid.UUID]:
     A child that was killed has none, though it may take the pool ten seconds to notice.
     """
     steps: set[uuid.UUID] = set()
-    for request in tuple(state.active_requests):
+    for request in _active_requests():
         if _has_ended(request.worker_pid):
             continue
         if request.name == STEP_TASK:
@@ -44,6 +46,13 @@ def steps_at_work() -> set[uuid.UUID]:
         elif request.name == BUNDLE_TASK:
             steps.update(map(uuid.UUID, request.args[0]))
     return steps
+
+
+def _active_requests() -> tuple[Any, ...]:
+    """Return Celery's requests in hand; its main thread may change the set while it is read."""
+    while True:
+        with suppress(RuntimeError):
+            return tuple(state.active_requests)
 
 
 def _has_ended(pid: int | None) -> bool:

@@ -37,6 +37,8 @@ statement. One that died meanwhile fails its transaction, as one that dies in a 
 
 LOCK_NOT_AVAILABLE = "55P03"
 """Postgres' code of a lock that was not had within :data:`LOCK_TIMEOUT_MS`."""
+READ_ONLY = "25006"
+"""Postgres' code of a write to a server that takes none: a standby, or one that is being restored or moved."""
 
 _NOTIFY = text(f"SELECT pg_notify('{CHANNEL}', '')")
 _SETTINGS = "settings"
@@ -120,15 +122,15 @@ class Database:
     def transaction(self) -> Iterator[Session]:
         """Yield a session whose transaction commits at the end and rolls back on any exception.
 
-        Raises :class:`Unavailable` where the server cannot be reached or gave up waiting, :class:`Busy` where that was
-        for a lock.
+        Raises :class:`Unavailable` where the server cannot be reached, gave up waiting or takes no writes,
+        :class:`Busy` where it gave up waiting for a lock.
         """
         with self._sessions() as session:
             try:
                 with session.begin():
                     yield session
             except (OperationalError, PoolTimeout) as error:
-                if getattr(getattr(error, "orig", None), "pgcode", None) == LOCK_NOT_AVAILABLE:
+                if _code(error) == LOCK_NOT_AVAILABLE:
                     raise Busy("others are changing the same things", hint="send fewer requests at once") from error
                 raise Unavailable("the database does not answer", hint="try again in a moment") from error
             except DBAPIError as error:
@@ -136,6 +138,8 @@ class Database:
                     raise Unavailable(
                         "the connection to the database was lost", hint="try again in a moment"
                     ) from error
+                if _code(error) == READ_ONLY:
+                    raise Unavailable("the database is read-only", hint="try again in a moment") from error
                 raise
 
     def ready(self) -> None:
@@ -150,6 +154,12 @@ class Database:
     def close(self) -> None:
         """Close all idle connections."""
         self.engine.dispose()
+
+
+def _code(error: Exception) -> str | None:
+    """Return Postgres' code of an error, None of one that has none."""
+    code: str | None = getattr(getattr(error, "orig", None), "pgcode", None)
+    return code
 
 
 def settings_of(session: Session) -> Settings:
