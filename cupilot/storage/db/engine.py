@@ -25,6 +25,8 @@ CONNECTIONS = 5
 """That a process keeps where it does not say otherwise; it may open as many again while they are busy."""
 STATEMENT_TIMEOUT_MS = 30_000
 LOCK_TIMEOUT_MS = 10_000
+TCP_USER_TIMEOUT_MS = 30_000
+"""Wait for a server's acknowledgement of what was sent: keepalives tell of a silent host only where nothing was."""
 IDLE_IN_TRANSACTION_TIMEOUT_MS = 60_000
 """Above the relay's worst case: a batch of messages published to a broker that answers slowly."""
 
@@ -68,6 +70,7 @@ def make_engine(url: str, *, pool_size: int = CONNECTIONS) -> Engine:
             "keepalives_idle": 15,
             "keepalives_interval": 5,
             "keepalives_count": 3,
+            "tcp_user_timeout": TCP_USER_TIMEOUT_MS,
             "application_name": "cupilot",
         },
     )
