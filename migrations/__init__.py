@@ -5,15 +5,21 @@ Needs no ini file and works from an installed wheel; the database is the one of 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
+from cupilot.domain.errors import Conflict
 from cupilot.storage.db.engine import make_engine
+
+logger = logging.getLogger(__name__)
 
 MIGRATION_LOCK = 0x6375_7069_0000_0002
 """Key of the advisory lock that keeps two migrations apart (the scheduler's ends in 1)."""
@@ -22,14 +28,25 @@ WAIT_FOR_OTHERS = "120s"
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Bring the database to ``revision``; nothing happens where it is there already."""
+    """Bring the database to ``revision``; nothing happens where it is there already, or at one of a newer release."""
     with _connected(url) as config:
+        if (newer := _unknown_revision(config)) is not None:
+            logger.info("the schema is newer than this release, at revision %s: nothing to do", newer)
+            return
         command.upgrade(config, revision)
 
 
 def downgrade(url: str, revision: str) -> None:
-    """Take the database back to ``revision``, or to ``base`` (nothing)."""
+    """Take the database back to ``revision``, or to ``base`` (nothing).
+
+    Raises :class:`Conflict` where this release does not know the revision that the database is at.
+    """
     with _connected(url) as config:
+        if (newer := _unknown_revision(config)) is not None:
+            raise Conflict(
+                f"the schema is at revision {newer}, which this release does not know",
+                hint="run the downgrade with the newer release, which has that migration",
+            )
         command.downgrade(config, revision)
 
 
@@ -52,6 +69,13 @@ def _connected(url: str) -> Iterator[Config]:
             yield config
     finally:
         engine.dispose()
+
+
+def _unknown_revision(config: Config) -> str | None:
+    """Return the database's revision where no migration of this release has it."""
+    current = MigrationContext.configure(config.attributes["connection"]).get_current_revision()
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    return None if current in known else current
 
 
 def _lock(connection: Connection) -> None:

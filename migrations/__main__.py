@@ -21,9 +21,12 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
     try:
-        url = settings().database_url.get_secret_value()
+        _run(arguments, settings().database_url.get_secret_value())
     except CupilotError as error:
         sys.exit(f"{error.message}\n{error.hint}")
+
+
+def _run(arguments: argparse.Namespace, url: str) -> None:
     if arguments.command == "downgrade":
         downgrade(url, arguments.revision)
     elif arguments.command == "revision":

@@ -73,3 +73,32 @@ def test_the_command_line_upgrades_and_may_be_repeated(empty_database_url: str, 
         )
         assert done.returncode == 0, done.stderr
     assert differences(empty_database_url) == []
+
+
+def test_the_former_release_starts_on_a_newer_schema_and_leaves_its_undoing_to_the_newer_one(
+    empty_database_url: str,
+) -> None:
+    upgrade(empty_database_url)
+    before = objects(empty_database_url)
+    set_revision(empty_database_url, "9999")
+    assert "the schema is newer than this release, at revision 9999: nothing to do" in migrate(empty_database_url, 0)
+    said = migrate(empty_database_url, 1, "downgrade", "0020")
+    assert "this release does not know" in said
+    assert "Traceback" not in said
+    assert objects(empty_database_url) == before
+
+
+def set_revision(url: str, revision: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+    engine.dispose()
+
+
+def migrate(url: str, status: int, *arguments: str) -> str:
+    """Run the command, which must end with this status; return what it says."""
+    command = [sys.executable, "-m", "migrations", *arguments]
+    environment = os.environ | {"CUPILOT_DATABASE_URL": url}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == status, ended.stderr
+    return ended.stderr
