@@ -39,9 +39,18 @@ LOOK_SECONDS = 2.0
 class StepLedger:
     """See :class:`agents.llm.ledger.Ledger`."""
 
-    def __init__(self, database: Database, claim: Claim, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        database: Database,
+        claim: Claim,
+        cancelled: Callable[[], bool],
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``cancelled`` returns whether the step is to be left, also because the worker ends."""
         self._database = database
         self._claim = claim
+        self._cancelled = cancelled
         self._sleep = sleep
         self._records: dict[str, uuid.UUID] = {}
         """Id of the record of each purpose's latest call. By id, so that a worker whose step was claimed by another one
@@ -50,8 +59,10 @@ class StepLedger:
     def begin(self, call: Call) -> Answer | None:
         """Record the call; return its answer instead where it is known.
 
-        Raises :class:`workers.devices.StepCancelled` where the job is being cancelled.
+        Raises :class:`workers.devices.StepCancelled` where the job is being cancelled, or the step is to be left: the
+        answers that it has are stored, and its next attempt goes on with them.
         """
+        self._go_on()
         try:
             with self._database.transaction() as session:
                 begun = begin_call(session, self._claim, call)
@@ -91,14 +102,19 @@ class StepLedger:
             reject_answer(session, self._records[call.purpose], complaint)
 
     def pause(self, seconds: float) -> None:
-        """Wait; raise :class:`workers.devices.StepCancelled` where the claim is lost or the job cancelled meanwhile."""
+        """Wait; raise :class:`workers.devices.StepCancelled` where the claim is lost or the step is to be left."""
         while seconds > 0:
+            self._go_on()
             slept = min(seconds, LOOK_SECONDS)
             self._sleep(slept)
             seconds -= slept
             with suppress(Unavailable), self._database.transaction() as session:
                 if not still_wanted(session, self._claim):
                     raise StepCancelled("nobody waits for this step's model call any more")
+
+    def _go_on(self) -> None:
+        if self._cancelled():
+            raise StepCancelled("the step is cancelled, or its worker ends")
 
 
 class SharedLimits:

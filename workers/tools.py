@@ -43,8 +43,9 @@ class Tools:
 
     settings: Settings
     database: Database
-    agents: Callable[[AgentKind, Claim], Agents]
-    """The agents of a kind; what their calls cost is charged to the claimed step's job."""
+    agents: Callable[[AgentKind, Claim, Callable[[], bool]], Agents]
+    """The agents of a kind; what their calls cost is charged to the claimed step's job. They begin no call once the
+    last argument returns true: the step is to be left."""
     judge: Callable[[], Judge]
     pool: Callable[[], StrategyPool]
     ablations: Callable[[Briefing, Strategy, Kernel], list[Ablation]] = _ablations
@@ -74,8 +75,8 @@ def make_tools(settings: Settings, database: Database, device: Device | None) ->
 
         return StrategyPool(settings.chroma_url)
 
-    def agents(kind: AgentKind, claim: Claim) -> Agents:
-        return _agents(kind, StepLedger(database, claim), SharedLimits(database))
+    def agents(kind: AgentKind, claim: Claim, cancelled: Callable[[], bool]) -> Agents:
+        return _agents(kind, StepLedger(database, claim, cancelled), SharedLimits(database))
 
     return Tools(
         settings=settings,

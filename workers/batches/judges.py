@@ -155,7 +155,7 @@ def _asked(
     return Asked(question, dict(objects.values()))
 
 
-def _no_agents(kind: AgentKind, claim: Claim) -> NoReturn:  # noqa: ARG001
+def _no_agents(kind: AgentKind, claim: Claim, cancelled: Callable[[], bool]) -> NoReturn:  # noqa: ARG001
     raise InfrastructureFailure("a batch has no agents")
 
 

@@ -122,7 +122,7 @@ def load_asked(session: Session, claim: Claim) -> AgentInput:
     )
 
 
-def ask_agents(step: AgentInput, tools: Tools, cancelled: Callable[[], bool]) -> Settled:  # noqa: ARG001
+def ask_agents(step: AgentInput, tools: Tools, cancelled: Callable[[], bool]) -> Settled:
     """Run the stage, with kernels of similar problems where its operator shows them."""
     from agents.stages import Act, Translate, Write, run_stage
 
@@ -131,7 +131,7 @@ def ask_agents(step: AgentInput, tools: Tools, cancelled: Callable[[], bool]) ->
         view = view.with_examples(_examples(step, tools))
     if isinstance(view, Translate) and step.spec.method.pool and step.spec.agents is not AgentKind.PLAYBOOK:
         view = view.with_lessons(_lessons(step, tools, LESSONS_BESIDE_PARENTS if view.parents else LESSONS))
-    return run_stage(view, lambda: tools.agents(step.spec.agents, step.claim), step.briefing, step.seed)
+    return run_stage(view, lambda: tools.agents(step.spec.agents, step.claim, cancelled), step.briefing, step.seed)
 
 
 def store_settled(session: Session, job: Job, step: Step, settled: Settled) -> None:

@@ -92,13 +92,13 @@ def load(session: Session, claim: Claim) -> InitialiseInput:
     )
 
 
-def work(step: InitialiseInput, tools: Tools, cancelled: Callable[[], bool]) -> InitialiseResult:  # noqa: ARG001
+def work(step: InitialiseInput, tools: Tools, cancelled: Callable[[], bool]) -> InitialiseResult:
     """Search the pool and ask the manager."""
     from agents.stages import initial_strategies
 
     matches = _matches(step, tools) if step.spec.method.pool else []
     answer = initial_strategies(
-        lambda: tools.agents(step.spec.agents, step.claim),
+        lambda: tools.agents(step.spec.agents, step.claim, cancelled),
         step.briefing,
         matches,
         step.count,

@@ -112,8 +112,8 @@ def do(order: Order, api_base: str) -> None:
 
     workers.steps.HANDLERS = {kind: dying(handler) for kind, handler in workers.steps.HANDLERS.items()}
 
-    def agents(kind: AgentKind, claim: Any) -> Any:
-        ledger = DyingLedger(database, claim)
+    def agents(kind: AgentKind, claim: Any, cancelled: Any) -> Any:
+        ledger = DyingLedger(database, claim, cancelled)
         ledger.order = order
         return (llm if kind is AgentKind.LLM else hybrid)(models, ledger, SharedLimits(database))
 

@@ -206,8 +206,8 @@ def test_a_turn_that_breaks_off_is_gone_through_again_and_paid_once(database: Da
         message = rig.run_until(job_id, "c0/act/1")
         before, whole = len(server.paid), rig.tools
 
-        def broken(kind: AgentKind, claim: Any) -> Any:
-            agents = whole.agents(kind, claim)
+        def broken(kind: AgentKind, claim: Any, cancelled: Any) -> Any:
+            agents = whole.agents(kind, claim, cancelled)
 
             class Agent:
                 def act(self, *arguments: Any) -> Any:

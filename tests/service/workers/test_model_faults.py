@@ -129,11 +129,11 @@ def late(database: Database, settings: Settings) -> Iterator[Late]:
 
 
 def test_a_worker_that_was_taken_for_dead_settles_its_own_call_and_no_other(database: Database, late: Late) -> None:
-    first = StepLedger(database, late.claim())
+    first = StepLedger(database, late.claim(), lambda: False)
     assert first.begin(call()) is None
     late.lose()
     assert late.calls() == [(LlmCallState.LOST, 0.5)]
-    second = StepLedger(database, late.claim())
+    second = StepLedger(database, late.claim(), lambda: False)
     assert second.begin(call()) is None
     first.answered(call(), answer(0.1))
     assert late.calls() == [(LlmCallState.ANSWERED, 0.1), (LlmCallState.STARTED, 0.5)]
@@ -154,11 +154,11 @@ def test_budgets_are_warned_of_by_what_stays_reserved_for_lost_calls_too(
             told = late.rig.told(late.job_id, "budget.warned")
             return [(data["budget"], data["share"], data["spent_usd"]) for data in told]
 
-        silent = StepLedger(database, late.claim())
+        silent = StepLedger(database, late.claim(), lambda: False)
         silent.begin(call())
         late.lose()
         assert warned() == []
-        second = StepLedger(database, late.claim())
+        second = StepLedger(database, late.claim(), lambda: False)
         second.begin(call())
         second.answered(call(), answer(0.2))
         assert warned() == [("cost_budget", 0.5, pytest.approx(0.7))]
@@ -174,11 +174,11 @@ def test_budgets_are_warned_of_by_what_stays_reserved_for_lost_calls_too(
 def test_a_stored_answer_stands_although_the_next_attempt_would_ask_in_other_words(
     database: Database, late: Late
 ) -> None:
-    first = StepLedger(database, late.claim())
+    first = StepLedger(database, late.claim(), lambda: False)
     assert first.begin(call()) is None
     first.answered(call(), answer(0.1))
     late.lose()
-    assert StepLedger(database, late.claim()).begin(call("strategies, but not those")) == answer(0.1)
+    assert StepLedger(database, late.claim(), lambda: False).begin(call("strategies, but not those")) == answer(0.1)
     assert late.rig.job(late.job_id).cost_usd == pytest.approx(0.1)
 
 
@@ -202,7 +202,7 @@ def test_a_paid_answer_waits_for_a_database_that_is_away_and_is_charged_once(dat
                 away.pop()
                 raise Unavailable("the connection to the database was lost")
 
-    ledger = StepLedger(database, late.claim(), sleep=lambda _: None)
+    ledger = StepLedger(database, late.claim(), lambda: False, sleep=lambda _: None)
     assert ledger.begin(call()) is None
     ledger._database = Restarting()
     ledger.answered(call(), answer(0.1))
@@ -211,7 +211,7 @@ def test_a_paid_answer_waits_for_a_database_that_is_away_and_is_charged_once(dat
 
 
 def test_a_job_that_ends_meanwhile_leaves_no_call_on_its_way(database: Database, late: Late) -> None:
-    ledger = StepLedger(database, late.claim())
+    ledger = StepLedger(database, late.claim(), lambda: False)
     assert ledger.begin(call()) is None
     with database.transaction() as session:
         job = lock_job(session, late.job_id)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,13 +14,13 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from agents.interface import Attempt, Briefing
+from agents.interface import Agents, Attempt, Briefing
 from agents.llm.assembly import hybrid, llm
 from agents.llm.ledger import MemoryLedger
 from agents.llm.models import Model, RoleModels
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import AgentKind, Budgets
-from cupilot.domain.states import JobState, LlmCallState, StepKind, WorkerKind
+from cupilot.domain.states import JobState, LlmCallState, StepKind, StepState, WorkerKind
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.jobs import Event
@@ -26,12 +28,13 @@ from cupilot.storage.db.tables.models import LlmCall
 from cupilot.storage.db.tables.pool import NovelTechnique
 from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.queue.cluster import register_worker
-from cupilot.storage.queue.steps import MODELS_QUEUE, claim_step
+from cupilot.storage.queue.steps import MODELS_QUEUE, Claim, claim_step
 from tests.scripted_model import Reply, Script, ScriptedModel
 from tests.service.doubles import preparation
 from tests.service.rig import Message, Rig, job_spec
 from workers.devices import StepCancelled
 from workers.ledger import StepLedger
+from workers.steps import run_step
 
 pytestmark = [
     pytest.mark.service,
@@ -82,10 +85,11 @@ class ModelRig(Rig):
             max_output_tokens=1_000,
         )
         models = RoleModels(default=(scripted,))
-        self.tools = replace(
-            self.tools,
-            agents=lambda kind, claim: (llm if kind is AgentKind.LLM else hybrid)(models, StepLedger(database, claim)),
-        )
+
+        def agents(kind: AgentKind, claim: Claim, cancelled: Callable[[], bool]) -> Agents:
+            return (llm if kind is AgentKind.LLM else hybrid)(models, StepLedger(database, claim, cancelled))
+
+        self.tools = replace(self.tools, agents=agents)
         with database.transaction() as session:
             register_worker(
                 session, "llm-1", WorkerKind.AGENT, queues=[MODELS_QUEUE], slots=1, version="test", device=None
@@ -138,8 +142,8 @@ def _die_after_the_answer(rig: Rig, message: Message) -> None:
     """A worker that breaks between the stored answer and its use."""
     whole = rig.tools
 
-    def broken(kind: AgentKind, claim: Any) -> Any:
-        agents = whole.agents(kind, claim)
+    def broken(kind: AgentKind, claim: Any, cancelled: Any) -> Any:
+        agents = whole.agents(kind, claim, cancelled)
 
         class Manager:
             def initial_strategies(self, *arguments: Any, **named: Any) -> Any:
@@ -288,14 +292,42 @@ def test_a_wait_for_the_provider_ends_with_the_job(database: Database, settings:
             claim = claim_step(session, uuid.UUID(message[1][0]), message[1][1], "w", timedelta(minutes=5))
         assert claim is not None
         slept: list[float] = []
-        ledger = StepLedger(database, claim, sleep=slept.append)
+        ledger = StepLedger(database, claim, lambda: len(slept) > 5, sleep=slept.append)
         ledger.pause(3.0)
         assert sum(slept) == 3.0
+        with pytest.raises(StepCancelled, match="its worker ends"):
+            ledger.pause(600.0)
+        assert sum(slept) < 20
+        slept.clear()
         with database.transaction() as session:
             request_cancel(session, rig.job(job_id).team_id, job_id)
-        with pytest.raises(StepCancelled):
+        with pytest.raises(StepCancelled, match="nobody waits"):
             ledger.pause(600.0)
         assert sum(slept) < 10
+
+
+def test_a_worker_that_ends_awaits_the_call_in_flight_and_another_goes_on_after_it(
+    database: Database, settings: Settings
+) -> None:
+    ending = threading.Event()
+
+    def complained_of(request: dict[str, Any]) -> Reply:
+        reply = Reply(text="no strategies") if not ending.is_set() else competent(request)
+        ending.set()  # SIGTERM comes while the call is in flight
+        return reply
+
+    with ScriptedModel(complained_of) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM)
+        message = rig.run_until(job_id, "initialise/0")
+        run_step(uuid.UUID(message[1][0]), message[1][1], "llm-1", rig.tools, ending.is_set)
+        step = rig.step(job_id, "initialise/0")
+        assert (step.state, step.attempt, len(server.paid)) == (StepState.QUEUED, 1, 1), "given back, uncharged"
+        assert [call.state for call in rig.calls(job_id)] == [LlmCallState.ANSWERED]
+        rig.make_ready(step.id)
+        rig.do(rig.publish()[0])
+        assert rig.step(job_id, "initialise/0").state is StepState.SUCCEEDED
+        assert len(server.paid) == 2, "the answer that was stored is not paid again"
 
 
 def test_a_call_that_is_too_dear_is_refused_alone(database: Database, settings: Settings) -> None:

@@ -246,8 +246,8 @@ def test_a_worker_that_dies_between_answer_and_measurement_pays_once(database: D
         before = len(server.paid)
         whole = rig.tools
 
-        def broken(kind: AgentKind, claim: Any) -> Any:
-            agents = whole.agents(kind, claim)
+        def broken(kind: AgentKind, claim: Any, cancelled: Any) -> Any:
+            agents = whole.agents(kind, claim, cancelled)
 
             class Revisor:
                 def improve(self, *arguments: Any) -> Any:
