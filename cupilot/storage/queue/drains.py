@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
@@ -22,6 +22,8 @@ from cupilot.storage.db.tables.queue import Drain, Step, WorkerRow
 
 SERVICE = "*"
 """In place of a worker's name: all of them."""
+KEPT = timedelta(days=30)
+"""A drain of a worker that is gone outlives a repair of its machine; many names never come back."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,6 @@ def is_drained(session: Session, worker: str) -> bool:
 
 
 def prune_drains(session: Session) -> None:
-    """Forget drains of workers that are gone."""
-    workers = select(WorkerRow.name)
-    session.execute(delete(Drain).where(Drain.scope != SERVICE, Drain.scope.not_in(workers)))
+    """Forget drains of workers that are gone: those until a restart at once, others after :data:`KEPT`."""
+    workers, old = select(WorkerRow.name), Drain.since < func.now() - KEPT
+    session.execute(delete(Drain).where(Drain.scope != SERVICE, Drain.scope.not_in(workers), Drain.until_restart | old))

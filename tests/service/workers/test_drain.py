@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import func, update
 
 from cupilot.domain.errors import NotFound
 from cupilot.domain.problem import Target
 from cupilot.domain.states import JobState, StepState, WorkerKind
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.queue import Drain
 from cupilot.storage.people.audit import AuditFilter, list_entries
 from cupilot.storage.queue.cluster import live_workers, register_worker
 from cupilot.storage.queue.drains import SERVICE, begin_drain, drains, end_drain, is_drained, prune_drains
@@ -163,18 +165,23 @@ def test_a_closed_worker_keeps_what_it_holds_and_one_that_ends_lets_go() -> None
     assert draining()
 
 
-def test_only_workers_that_exist_are_drained_and_gone_ones_are_forgotten(
+def test_only_workers_that_exist_are_drained_and_a_drain_outlives_a_repair(
     rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(NotFound):
         command(rig, "drain", "gpu-9")
     command(rig, "drain", "gpu-1")
+    command(rig, "drain", "agent-1", "--until-restart")
     with rig.database.transaction() as session:
-        session.delete(live_workers(session)[1])
+        for worker in live_workers(session):
+            session.delete(worker)
         session.flush()
         prune_drains(session)
     capsys.readouterr()
     assert command(rig, "drains") == 0
-    assert shown(capsys) == []
+    assert [line["scope"] for line in shown(capsys)] == ["gpu-1"]
+    with rig.database.transaction() as session:
+        session.execute(update(Drain).values(since=func.now() - timedelta(days=31)))
+        prune_drains(session)
     assert command(rig, "resume", "gpu-1") == 0
     assert shown(capsys) == [{"scope": "gpu-1", "resumed": False}]
