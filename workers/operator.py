@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session
 from cupilot.storage.db.changes import changes, watch
 from cupilot.storage.db.engine import Database
 from cupilot.storage.people.audit import add_own_entry
-from cupilot.storage.queue.drains import SERVICE, DrainView, begin_drain, drains, end_drain
+from cupilot.storage.queue.drains import SERVICE, DrainView, begin_drain, drains, end_drain, running_in
 
 NOT_DRAINED = 3
-"""Exit status where steps still ran when the time to wait was over."""
+"""Exit status where steps still ran when the time to wait was over, or the drain had been ended."""
 LOOK_SECONDS = 0.5
 
 
@@ -65,12 +65,14 @@ def _drain(arguments: argparse.Namespace, database: Database) -> int:
     deadline = time.monotonic() + (arguments.wait or 0.0)
     while True:
         with database.transaction() as session:
-            [view] = [drain for drain in drains(session) if drain.scope == arguments.worker]
-        if view.running == 0 or time.monotonic() >= deadline:
+            view = next((drain for drain in drains(session) if drain.scope == arguments.worker), None)
+            running = running_in(session, arguments.worker)
+        if view is None or running == 0 or time.monotonic() >= deadline:
             break
         time.sleep(LOOK_SECONDS)
-    _print(_shown(view))
-    return NOT_DRAINED if arguments.wait is not None and view.running else 0
+    # Without a drain: somebody resumed the worker, or it started again.
+    _print(_shown(view) if view else {"scope": arguments.worker, "ended": True, "running": running})
+    return NOT_DRAINED if arguments.wait is not None and running else 0
 
 
 def _audit(session: Session, arguments: argparse.Namespace) -> None:

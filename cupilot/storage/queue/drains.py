@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import ColumnElement, SQLColumnExpression, delete, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -69,14 +69,18 @@ def end_drain(session: Session, scope: str) -> bool:
 
 def drains(session: Session) -> Sequence[DrainView]:
     """Return everything that is drained, the service first."""
-    running = (
-        select(func.count())
-        .where(Step.state == StepState.RUNNING, (Drain.scope == SERVICE) | (Step.lease_owner == Drain.scope))
-        .correlate(Drain)
-        .scalar_subquery()
-    )
+    running = select(func.count()).where(_runs_in(Drain.scope)).correlate(Drain).scalar_subquery()
     query = select(Drain.scope, Drain.reason, Drain.since, running).order_by(Drain.scope)
     return [DrainView(*row) for row in session.execute(query)]
+
+
+def running_in(session: Session, scope: str) -> int:
+    """Return how many steps a worker or the service still runs, drained or not."""
+    return session.execute(select(func.count()).where(_runs_in(literal(scope)))).scalar_one()
+
+
+def _runs_in(scope: SQLColumnExpression[str]) -> ColumnElement[bool]:
+    return (Step.state == StepState.RUNNING) & ((scope == SERVICE) | (Step.lease_owner == scope))
 
 
 def drained_scopes(session: Session) -> frozenset[str]:

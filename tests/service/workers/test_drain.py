@@ -185,3 +185,20 @@ def test_only_workers_that_exist_are_drained_and_a_drain_outlives_a_repair(
         prune_drains(session)
     assert command(rig, "resume", "gpu-1") == 0
     assert shown(capsys) == [{"scope": "gpu-1", "resumed": False}]
+
+
+def test_whoever_waits_for_a_drain_that_is_ended_meanwhile_is_told(
+    rig: Rig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = rig.submit()
+    rig.publish()
+    with rig.database.transaction() as session:
+        assert claim_step(session, rig.step(job, "prepare").id, 0, "gpu-1", timedelta(minutes=1)) is not None
+
+    def resume(_: float) -> None:
+        with rig.database.transaction() as session:
+            end_drain(session, "gpu-1")
+
+    monkeypatch.setattr("workers.operator.time.sleep", resume)
+    assert command(rig, "drain", "gpu-1", "--wait", "60") == NOT_DRAINED
+    assert shown(capsys) == [{"scope": "gpu-1", "ended": True, "running": 1}]
