@@ -177,7 +177,7 @@ def _queues(session: Session) -> dict[str, QueueNow]:
     rows = session.execute(
         select(
             Step.queue,
-            func.count().filter(Step.state == StepState.RUNNING),
+            func.count().filter(Step.state == StepState.RUNNING, Step.batch_id.is_(None)),
             func.count().filter(queued, Step.dispatched_at.is_not(None)),
             func.count().filter(queued, Step.dispatched_at.is_(None)),
             _age(func.min(ready_at).filter(queued, _may_go_on())),

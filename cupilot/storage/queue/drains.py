@@ -80,7 +80,9 @@ def running_in(session: Session, scope: str) -> int:
 
 
 def _runs_in(scope: SQLColumnExpression[str]) -> ColumnElement[bool]:
-    return (Step.state == StepState.RUNNING) & ((scope == SERVICE) | (Step.lease_owner == scope))
+    """Return the condition on a step that it runs there; what a batch holds is on no machine of the service."""
+    held = (Step.state == StepState.RUNNING) & Step.batch_id.is_(None)
+    return held & ((scope == SERVICE) | (Step.lease_owner == scope))
 
 
 def drained_scopes(session: Session) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import func, text, update
@@ -20,8 +21,9 @@ from cupilot.storage.jobs.steering import pause_job, resume_job
 from cupilot.storage.operations.metrics import open_work
 from cupilot.storage.people.teams import ensure_team
 from cupilot.storage.queue.cluster import register_worker
-from cupilot.storage.queue.drains import SERVICE, begin_drain, end_drain
+from cupilot.storage.queue.drains import SERVICE, begin_drain, drains, end_drain
 from cupilot.storage.queue.steps import claim_step
+from tests.service.box import Batches
 from tests.service.doubles import device
 from tests.service.rig import Rig
 from tests.unit.deploy.rendering import of_kind
@@ -168,3 +170,14 @@ def test_a_step_that_runs_keeps_its_pod_whatever_becomes_of_its_job(rig: Rig, st
     with rig.database.transaction() as session:
         stopped(session, blue, job, *(["ann"] if stopped is pause_job else []))
     assert wanted(rig) == 1
+
+
+def test_what_a_batch_holds_calls_for_no_pod_and_blocks_no_drain(rig: Rig, tmp_path: Path) -> None:
+    submit(rig)
+    Batches.of(rig).export(tmp_path, target=Target.CUDA, arch="sm_90")
+    with rig.database.transaction() as session:
+        begin_drain(session, SERVICE, "upgrade")
+        [drain] = drains(session)
+        assert (drain.running, open_work(session).queues["gpu.cuda"].running) == (0, 0)
+        end_drain(session, SERVICE)
+    assert wanted(rig) == 0
