@@ -23,6 +23,7 @@ from cupilot.storage.queue.dispatch import (
     note_missing_workers,
     place_again,
     place_steps,
+    pool_index_awaited,
     request_pool_index,
 )
 from cupilot.storage.queue.drains import SERVICE, drained_scopes
@@ -92,7 +93,8 @@ def note_missing(database: Database) -> None:
 def request_index(database: Database) -> None:
     """Queue an update of the pool's index, where there is something to index and an agent worker to do it."""
     with database.transaction() as session:
-        if AGENTS_QUEUE in _slots(live_workers(session)) and anything_unindexed(session):
+        served = AGENTS_QUEUE in _slots(live_workers(session))
+        if served and anything_unindexed(session) and not pool_index_awaited(session):
             request_pool_index(session, AGENTS_QUEUE)
 
 

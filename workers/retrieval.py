@@ -44,7 +44,7 @@ def retrieved(
     """
     question = _question(tools, spec, preparation, before, limit)
     try:
-        with tools.database.transaction() as session:
+        with tools.database.reading() as session:  # no transaction waits for the index
             answer = search(
                 session,
                 tools.pool(),
@@ -66,7 +66,7 @@ def similar_solved(
     question = _question(tools, spec, preparation, before, limit)
     others = question.model_copy(update={"without_problem": preparation.facts.problem_hash})
     try:
-        with tools.database.transaction() as session:
+        with tools.database.reading() as session:  # no transaction waits for the index
             return nearest_solved(session, tools.pool(), UUID(team), others, limit)
     except CupilotError as error:
         logger.warning("strategy pool not available: %s", error)
@@ -79,7 +79,7 @@ def lessons_for(
     """Return entries of the team whose changes gained most on problems of the same shape of computation."""
     question = _question(tools, spec, preparation, before, limit)
     try:
-        with tools.database.transaction() as session:
+        with tools.database.reading() as session:  # no transaction waits for the index
             return nearest_lessons(session, tools.pool(), UUID(team), question, limit)
     except CupilotError as error:
         logger.warning("strategy pool not available: %s", error)

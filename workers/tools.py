@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from agents.playbook.ablation import Ablation
     from cupilot.storage.pool.index import StrategyPool
 
+POOL_SECONDS, POOL_REST_SECONDS = 2.0, 30.0
+"""Seconds that a step waits for Chroma; a Chroma that did not answer is not asked for as long. Steps go on without."""
+
 
 def _ablations(briefing: Briefing, strategy: Strategy, winner: Kernel) -> list[Ablation]:
     from agents.playbook.ablation import ablations
@@ -73,7 +76,7 @@ def make_tools(settings: Settings, database: Database, device: Device | None) ->
     def pool() -> StrategyPool:
         from cupilot.storage.pool.index import StrategyPool
 
-        return StrategyPool(settings.chroma_url)
+        return StrategyPool(settings.chroma_url, timeout=POOL_SECONDS, rest=POOL_REST_SECONDS)
 
     def agents(kind: AgentKind, claim: Claim, cancelled: Callable[[], bool]) -> Agents:
         return _agents(kind, StepLedger(database, claim, cancelled), SharedLimits(database))

@@ -43,7 +43,10 @@ class StrategyPool:
     """The index of all teams' descriptions on one Chroma server. Threads and processes may share it."""
 
     def __init__(self, chroma_url: str, *, timeout: float = TIMEOUT_SECONDS, rest: float = 0.0) -> None:
-        """Take the server's address; for ``rest`` seconds after a failure calls are Unavailable at once."""
+        """Take the server's address; for ``rest`` seconds after a failure calls are Unavailable at once.
+
+        ``timeout`` bounds each wait, but that for descriptions to be stored, which takes :data:`TIMEOUT_SECONDS`.
+        """
         self._url = chroma_url
         self._timeout = timeout
         self._rest = rest
@@ -113,15 +116,18 @@ class StrategyPool:
         embeddings = self._embedder.embed([reference.text for reference in references])
         vectors = [entry_vector(embedding, key) for embedding, key in zip(embeddings, keys, strict=True)]
         metadatas = [_metadata(reference) for reference in references]
-        self._ask("POST", "upsert", {"ids": keys, "embeddings": vectors, "metadatas": metadatas})
+        body = {"ids": keys, "embeddings": vectors, "metadatas": metadatas}
+        self._ask("POST", "upsert", body, timeout=TIMEOUT_SECONDS)
 
-    def _ask(self, method: str, action: str, body: dict[str, Any] | None = None) -> Any:
+    def _ask(
+        self, method: str, action: str, body: dict[str, Any] | None = None, *, timeout: float | None = None
+    ) -> Any:
         """Ask the collection; once more, if another process cleared the pool since it was looked up."""
         with self._availability():
             try:
-                return self._request(method, f"{_COLLECTIONS}/{self._opened()}/{action}", body)
+                return self._request(method, f"{_COLLECTIONS}/{self._opened()}/{action}", body, timeout)
             except _NoCollection:
-                return self._request(method, f"{_COLLECTIONS}/{self._opened(anew=True)}/{action}", body)
+                return self._request(method, f"{_COLLECTIONS}/{self._opened(anew=True)}/{action}", body, timeout)
 
     def _opened(self, *, anew: bool = False) -> str:
         """Return the id of the collection, which is made where there is none."""
@@ -147,12 +153,12 @@ class StrategyPool:
                 self._collection, self._pid = None, os.getpid()
             return self._client
 
-    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    def _request(self, method: str, path: str, body: dict[str, Any] | None = None, timeout: float | None = None) -> Any:
         if time.monotonic() < self._away_until:
             raise Unavailable(
                 "the strategy pool did not answer a moment ago", hint="the service asks it again in a few seconds"
             )
-        response = self._connected().request(method, path, json=body)
+        response = self._connected().request(method, path, json=body, timeout=timeout or self._timeout)
         if response.status_code == httpx.codes.NOT_FOUND:
             raise _NoCollection(response.text)
         if response.status_code in _REFUSED:

@@ -21,6 +21,7 @@ from cupilot.domain.problem import Target
 from cupilot.domain.states import JobState, StepKind, StepState
 from cupilot.storage.db.engine import settings_of
 from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.pool import PoolReference
 from cupilot.storage.db.tables.queue import Outbox, Step
 from cupilot.storage.db.transitions import not_locked
 from cupilot.storage.people.quotas import may_begin
@@ -31,6 +32,8 @@ STEP_TOPIC = "step"
 BUNDLE_TOPIC = "steps"
 POOL_TOPIC = "pool.index"
 SENT_KEPT = timedelta(hours=1)
+INDEX_PATIENCE = timedelta(seconds=30)
+"""Age at which a request to index the pool that did nothing is taken to have failed."""
 """Time for which sent messages are kept, for the analysis of incidents."""
 CLOCK_SET_BACK = 20
 """A lease, a sending, or a postponed attempt, that lies this many times its length ahead was written before the
@@ -242,6 +245,17 @@ def _note_waiting(session: Session, where: ColumnElement[bool], reason: str, mes
 def request_pool_index(session: Session, queue: str) -> None:
     """Request an agent worker to bring the pool's index up to date."""
     session.add(Outbox(topic=POOL_TOPIC, payload={"queue": queue}))
+
+
+def pool_index_awaited(session: Session) -> bool:
+    """Return whether the last request is unsent, or was sent within :data:`INDEX_PATIENCE` and did nothing so far.
+
+    An index that is away would otherwise be requested again and again, each time in a slot of an agent worker.
+    """
+    newest = select(Outbox).where(Outbox.topic == POOL_TOPIC).order_by(Outbox.id.desc()).limit(1).subquery()
+    served = select(PoolReference.id).where(PoolReference.indexed_at >= newest.c.created_at).exists()
+    recent = newest.c.sent_at.between(func.now() - INDEX_PATIENCE, func.now() + INDEX_PATIENCE)
+    return session.scalar(select(newest.c.sent_at.is_(None) | (recent & ~served))) is True
 
 
 def take_messages(session: Session, limit: int) -> Sequence[Outbox]:

@@ -17,6 +17,7 @@ from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.people import Team
+from cupilot.storage.db.tables.pool import PoolReference
 from cupilot.storage.db.tables.queue import Outbox, Step, WorkerRow
 from cupilot.storage.db.transitions import lock_job
 from cupilot.storage.people.teams import ensure_team
@@ -316,7 +317,20 @@ def test_the_pool_is_indexed_when_there_is_something_to_index(rig: Rig) -> None:
     rig.submit()
     rig.run()
     request_index(rig.database)
+    request_index(rig.database)
     assert [message[0] for message in rig.publish()] == ["cupilot.pool.index"]
+    request_index(rig.database)
+    assert rig.publish() == [], "that one is under way, or has failed just now"
+    with rig.database.transaction() as session:
+        session.execute(update(Outbox).values(sent_at=func.now() - timedelta(seconds=31)))
+    request_index(rig.database)
+    assert [message[0] for message in rig.publish()] == ["cupilot.pool.index"]
+    with rig.database.transaction() as session:
+        session.execute(update(PoolReference).values(indexed_at=func.now()))
+        place = {"target": "cpu", "policy": "fp32", "op_class": "softmax", "zone": "memory"}
+        session.add(PoolReference(id=uuid.uuid4(), scope="builtin", text="new", length=1, **place))
+    request_index(rig.database)
+    assert [message[0] for message in rig.publish()] == ["cupilot.pool.index"], "the last one has done its work"
 
 
 def test_the_overview_shows_workers_and_queues(rig: Rig) -> None:
