@@ -220,6 +220,15 @@ def test_a_relay_that_dies_between_publishing_and_noting_it_does_no_harm(rig: Ri
     assert rig.judge.calls.count("prepare") == 1
 
 
+def test_a_message_of_an_unknown_topic_holds_up_no_other(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    with rig.database.transaction() as session:
+        session.add(Outbox(topic="step.of_tomorrow", payload={}))
+    rig.submit()
+    assert len(rig.publish()) == 1
+    assert rig.relay.run()
+    assert caplog.text.count("its topic is unknown: step.of_tomorrow") == 1
+
+
 def test_two_relays_at_once_send_each_message_once(rig: Rig) -> None:
     """The second one leaves out what the first one holds."""
     rig.submit()
