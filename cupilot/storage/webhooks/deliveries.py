@@ -262,13 +262,16 @@ def record(session: Session, attempt: Attempt, result: Result, *, luck: float, d
 
     A result that came after another attempt had begun is kept in the log and decides nothing, unless it is a success.
     """
+    # The endpoint first: whoever deletes it locks it before its deliveries go.
+    endpoint = session.get(
+        WebhookEndpoint, attempt.endpoint, with_for_update={"key_share": True}, populate_existing=True
+    )
     row = session.get(WebhookDelivery, attempt.delivery, with_for_update=True, populate_existing=True)
-    if row is None:
+    if endpoint is None or row is None:
         return None
     logged = session.get_one(WebhookAttempt, (attempt.delivery, attempt.number))
     logged.outcome, logged.status = result.outcome, result.status
     logged.milliseconds, logged.excerpt = result.milliseconds, result.excerpt
-    endpoint = session.get_one(WebhookEndpoint, row.endpoint_id, with_for_update={"key_share": True})
     if row.finished_at is not None:
         return None
     now = session.execute(select(func.now())).scalar_one()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -301,3 +302,34 @@ def test_a_late_result_does_not_undo_a_success(database: Database, job: uuid.UUI
         with database.transaction() as session:
             storage.record(session, attempt, result, luck=0.5, disable_after=after)
     assert [(row.outcome, row.attempts) for row in _deliveries(database)] == [("delivered", 2)]
+
+
+def test_a_webhook_is_deleted_while_a_result_is_recorded(
+    database: Database, job: uuid.UUID, receiver: Receiver
+) -> None:
+    endpoint = _endpoint(database, receiver.url)
+    _happen(database, job, "hooked.one")
+    with database.transaction() as session:
+        storage.fan_out(session)
+        [attempt] = storage.claim(session, 1, 1, (), timedelta(minutes=1))
+
+    def record() -> str | None:
+        with database.transaction() as session:
+            result = storage.Result("ok", 200, 5, None)
+            return storage.record(session, attempt, result, luck=0.5, disable_after=timedelta(hours=1))
+
+    def waits() -> bool:
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        with database.transaction() as session:
+            return bool(session.execute(text(waiting)).scalar_one())
+
+    with ThreadPoolExecutor(1) as pool:
+        with database.transaction() as session:
+            storage.get_endpoint(session, endpoint.team_id, endpoint.id, lock=True)
+            recorded = pool.submit(record)
+            wait_until(waits, "the result waits for the endpoint")
+            storage.delete_endpoint(session, endpoint.team_id, endpoint.id)
+        assert recorded.result() is None
+    assert _deliveries(database) == []
