@@ -304,6 +304,21 @@ def test_a_late_result_does_not_undo_a_success(database: Database, job: uuid.UUI
     assert [(row.outcome, row.attempts) for row in _deliveries(database)] == [("delivered", 2)]
 
 
+def test_a_webhook_gets_what_comes_after_it_also_when_the_clock_is_set_back(
+    database: Database, job: uuid.UUID, receiver: Receiver
+) -> None:
+    _happen(database, job, "hooked.before")
+    with database.transaction() as session:
+        storage.fan_out(session)
+    _happen(database, job, "hooked.earlier")
+    _endpoint(database, receiver.url)
+    _happen(database, job, "hooked.one")
+    with database.transaction() as session:
+        session.execute(text("UPDATE webhook_endpoints SET created_at = created_at + interval '2 hours'"))
+        storage.fan_out(session)
+    assert [row.kind for row in _deliveries(database)] == ["hooked.one"]
+
+
 def test_a_webhook_is_deleted_while_a_result_is_recorded(
     database: Database, job: uuid.UUID, receiver: Receiver
 ) -> None:

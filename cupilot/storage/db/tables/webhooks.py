@@ -37,6 +37,8 @@ class WebhookEndpoint(Base):
     disabled_reason: Mapped[str | None] = mapped_column(String(64))
     failing_since: Mapped[datetime | None]
     """The first failure after the last success."""
+    after_event: Mapped[int | None] = mapped_column(BigInteger)
+    """The newest settled event at its creation: those after it are sent. None where the release before 0029 made it."""
     created_at: Mapped[datetime] = now_column()
 
 
