@@ -21,6 +21,7 @@ from typing import IO
 
 import psutil
 
+from cupilot import __version__
 from cupilot.domain.problem import Target
 from cupilot.embedded.errors import AlreadyRunning, StartFailed
 from cupilot.embedded.folder import Folder, open_folder
@@ -60,7 +61,8 @@ def up(
     model_calls: int | None = None,
     on_progress: OnProgress,
 ) -> Endpoint:
-    """Start the stack of a data folder and return where it is; one that runs already is left as it is.
+    """Start the stack of a data folder and return where it is; one that runs already is left as it is,
+    and refused where it is of another release.
 
     In the foreground this returns only after the stack has been stopped by SIGINT, SIGTERM or :func:`down`; a part
     ``stack`` is reported ready in between, with the URL as its note. Otherwise a supervisor of its own session keeps
@@ -74,6 +76,7 @@ def up(
     folder = open_folder(data)
     endpoint = _wait_for_other(folder)
     if endpoint:
+        _refuse_other_release(folder, endpoint)
         on_progress(Progress("stack", PartState.READY, 0.0, f"{endpoint.url} (was already running)"))
         return endpoint
     if foreground:
@@ -186,6 +189,14 @@ def _wait_for_other(folder: Folder) -> Endpoint | None:
             raise AlreadyRunning(message, hint="stop it with cupilot down", where=str(folder.root))
         time.sleep(0.1)
     return None
+
+
+def _refuse_other_release(folder: Folder, endpoint: Endpoint) -> None:
+    """Raise :class:`AlreadyRunning` where the stack that runs is of another release, as after an upgrade."""
+    version = Cluster(endpoint.url, folder.api_key).version()
+    if version not in (__version__, None):
+        message = f"release {version} runs in this folder, and this is release {__version__}"
+        raise AlreadyRunning(message, hint="cupilot down first, then cupilot up", where=str(folder.root))
 
 
 def _refuse_commands(folder: Folder) -> None:

@@ -57,6 +57,10 @@ class Cluster:
         """Return whether the API serves requests."""
         return self._get("/readyz") is not None
 
+    def version(self) -> str | None:
+        """Return the release that serves, None where the API does not answer."""
+        return (self._get("/v1/version") or {}).get("version")
+
     def view(self) -> dict[str, Any]:
         """Return ``GET /v1/cluster``, at most 0.15 s old; empty while the API does not answer."""
         with self._lock:

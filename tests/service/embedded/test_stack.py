@@ -18,9 +18,9 @@ import pytest
 from cupilot.client import ApiError, Client
 from cupilot.domain.people import Scope
 from cupilot.domain.problem import Target
-from cupilot.embedded import doctor
+from cupilot.embedded import doctor, lifecycle
 from cupilot.embedded import stack as embedded
-from cupilot.embedded.errors import StartFailed
+from cupilot.embedded.errors import AlreadyRunning, StartFailed
 from cupilot.embedded.folder import Folder
 from cupilot.embedded.report import Endpoint, PartState, Progress
 from cupilot.schemas import JobRequest, ProblemInput
@@ -185,6 +185,14 @@ def test_a_running_stack_is_found_and_left_as_it_is(stack: Path) -> None:
     roles = [check.found.split()[0] for check in _role_checks(data)]
     assert roles == ["api", "scheduler", "webhooks", "agent", "gpu-cpu"]
     assert {address for process in _processes(data) for address in _listening(process)} == {"127.0.0.1"}
+
+
+def test_a_stack_of_another_release_is_not_taken_for_this_one(stack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _up(stack)
+    monkeypatch.setattr(lifecycle, "__version__", "another")
+    with pytest.raises(AlreadyRunning, match="this is release another") as refused:
+        _up(stack)
+    assert "cupilot down" in (refused.value.hint or "")
 
 
 def test_a_killed_supervisor_leaves_no_orphan_and_the_next_one_starts(stack: Path) -> None:
