@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from sqlalchemy import ColumnElement, case, delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from cupilot.domain.hardware import Device
 from cupilot.domain.states import StepState, WorkerKind
@@ -22,6 +22,8 @@ SCHEDULER_LOCK = 0x6375_7069_0000_0001
 
 WORKER_KEPT = timedelta(minutes=10)
 """Time after which a silent worker's row is pruned from the overview."""
+CARD_KEPT = timedelta(days=3)
+"""The same where its card has no worker since: the alert of a card out of use rests on the row."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,17 @@ def forget_worker(session: Session, name: str) -> None:
 
 
 def prune_workers(session: Session) -> None:
-    """Remove workers that have been silent for long."""
-    session.execute(delete(WorkerRow).where(WorkerRow.heartbeat_at < func.now() - WORKER_KEPT))
+    """Remove workers that have been silent for long.
+
+    One with a card stays for :data:`CARD_KEPT`, unless another worker has the card since, or an operator drained it.
+    """
+    later = aliased(WorkerRow)
+    same_card = later.device["uid"].astext == WorkerRow.device["uid"].astext
+    replaced = select(later.name).where(same_card, later.heartbeat_at > WorkerRow.heartbeat_at).exists()
+    drained = select(Drain.scope).where(Drain.scope == WorkerRow.name).exists()
+    missed = (WorkerRow.kind == WorkerKind.GPU) & ~replaced & ~drained
+    kept = case((missed, CARD_KEPT), else_=WORKER_KEPT)
+    session.execute(delete(WorkerRow).where(WorkerRow.heartbeat_at < func.now() - kept))
 
 
 def live_workers(session: Session) -> Sequence[WorkerRow]:

@@ -13,9 +13,10 @@ from cupilot.domain.problem import Target
 from cupilot.domain.states import StepState, WorkerKind
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.queue import CardLease, Step
+from cupilot.storage.db.tables.queue import CardLease, Step, WorkerRow
 from cupilot.storage.queue.cards import CardTaken, take_card
-from cupilot.storage.queue.cluster import beat, forget_worker, live_workers, register_worker
+from cupilot.storage.queue.cluster import beat, forget_worker, live_workers, prune_workers, register_worker
+from cupilot.storage.queue.drains import begin_drain
 from cupilot.storage.queue.steps import Claim, claim_step
 from tests.service.doubles import device
 from tests.service.rig import Rig
@@ -159,3 +160,26 @@ def test_a_claim_keeps_the_card(rig: Rig) -> None:
     assert claim(rig, step_id, "first") is not None
     with pytest.raises(CardTaken):
         register(rig.database, "second")
+
+
+@pytest.mark.parametrize(
+    ("hours", "follows", "left"),
+    [(1, None, {"one"}), (80, None, set()), (1, "another", {"two"}), (1, "drain", set())],
+    ids=["missed", "for days", "replaced", "drained"],
+)
+def test_a_card_whose_worker_went_without_a_word_stays_on_the_list(
+    database: Database, hours: float, follows: str | None, left: set[str]
+) -> None:
+    """The alert of a card out of use rests on that row; it resolved itself after ten minutes."""
+    register(database, "one")
+    with database.transaction() as session:
+        register_worker(session, "agent", WorkerKind.AGENT, queues=["agents"], slots=1, version="t", device=None)
+        session.execute(update(WorkerRow).values(heartbeat_at=func.now() - timedelta(hours=hours)))
+    if follows == "another":
+        fall_silent(database)
+        register(database, "two")
+    with database.transaction() as session:
+        if follows == "drain":
+            begin_drain(session, "one", "broken")
+        prune_workers(session)
+        assert set(session.scalars(select(WorkerRow.name))) == left
