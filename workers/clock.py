@@ -5,7 +5,7 @@ forward by an hour would so end jobs: a step is told by comparison with this mac
 set. So would an outage, such as a night or the time since a backup: each look is recorded, so that the next one, by
 whichever scheduler, sees how long nobody looked. What workers did without a scheduler stays wall time
 (:mod:`cupilot.storage.jobs.wall_time`). Leases and backoffs need none of this: :mod:`cupilot.storage.queue.dispatch`
-bounds them.
+bounds them. What is pruned is gone for good: after a step far ahead nothing is for some hours.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from cupilot.storage.db.engine import Database
 from cupilot.storage.jobs.wall_time import Tick, database_seconds, last_tick, record_tick, shift_wall_time, take_out
+from cupilot.storage.operations.pruning import FAR_SECONDS, HELD, hold_pruning
 
 logger = logging.getLogger(__name__)
 
@@ -68,4 +69,7 @@ class ClockWatch:
                     "no scheduler for %.0f s: not counted as wall time of %d jobs", now - step - last.at, jobs
                 )
             record_tick(session, Tick(self._id, now))
+            if step > FAR_SECONDS:
+                logger.warning("nothing is pruned for %s: check the clock of the database's machine", HELD)
+                hold_pruning(session)
         self._ahead = ahead

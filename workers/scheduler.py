@@ -16,6 +16,7 @@ from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.leadership import Leadership
 from cupilot.storage.jobs.jobs import release_keys
+from cupilot.storage.operations.pruning import may_prune
 from cupilot.storage.operations.retention import prune_some
 from cupilot.storage.people.audit import prune_audit
 from cupilot.storage.queue.batches import prune_batches
@@ -97,19 +98,24 @@ class Scheduler:
             note_missing(self._database)
             request_index(self._database)
         if self._due("prune", PRUNE_SECONDS):
-            with self._database.transaction() as session:
-                prune_sent(session)
-                prune_workers(session)
+            self._clock.look(self._database)  # a step of the clock holds it back
+            self._prune()
+        if self._settings.job_keep_days is not None and self._due("retention", RETENTION_SECONDS):
+            self._prune_jobs(timedelta(days=self._settings.job_keep_days))
+
+    def _prune(self) -> None:
+        with self._database.transaction() as session:
+            prune_sent(session)
+            prune_workers(session)
+            if may_prune(session):
                 release_keys(session)
                 prune_audit(session, timedelta(days=self._settings.audit_keep_days))
                 prune_drains(session)
                 prune_batches(session)
-        if self._settings.job_keep_days is not None and self._due("retention", RETENTION_SECONDS):
-            self._prune_jobs(timedelta(days=self._settings.job_keep_days))
 
     def _prune_jobs(self, kept: timedelta) -> None:
         with self._database.transaction() as session:
-            job = prune_some(session, kept)
+            job = prune_some(session, kept) if may_prune(session) else None
         if job is not None:
             logger.info("pruned details job=%s", job)
 

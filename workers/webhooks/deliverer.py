@@ -21,6 +21,7 @@ from cupilot.logs import log_context
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.feed import Listener
+from cupilot.storage.operations.pruning import may_prune
 from cupilot.storage.webhooks.deliveries import Attempt, claim, fan_out, prune_deliveries, record
 from workers.health import Pulse
 from workers.webhooks.sender import post
@@ -91,7 +92,8 @@ class Deliverer:
         if time.monotonic() - self._pruned > PRUNE_SECONDS:
             self._pruned = time.monotonic()
             with self._database.transaction() as session:
-                prune_deliveries(session, timedelta(days=self._settings.webhook_keep_days))
+                if may_prune(session):
+                    prune_deliveries(session, timedelta(days=self._settings.webhook_keep_days))
         return more or bool(attempts) or free <= 0
 
     def finish(self) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from cupilot.domain.evaluation import FailureKind
@@ -16,13 +16,15 @@ from cupilot.domain.states import JobState, LlmCallState
 from cupilot.settings import Settings
 from cupilot.storage.db.tables.jobs import Event, Job, KernelRow
 from cupilot.storage.db.tables.models import LlmCall
-from cupilot.storage.db.tables.queue import Step
+from cupilot.storage.db.tables.queue import SchedulerTick, Step
 from cupilot.storage.db.transitions import lock_job, move_job
 from cupilot.storage.jobs.evolving import store_kernel
 from cupilot.storage.operations import retention
+from cupilot.storage.operations.pruning import may_prune
 from cupilot.storage.operations.retention import prune_some
 from tests.service.api.world import Story, Team, World, code_of, evolved, rejected
 from tests.service.rig import Postbox
+from workers.clock import ClockWatch
 from workers.relay import Relay
 from workers.scheduler import Scheduler
 
@@ -162,6 +164,32 @@ def test_the_scheduler_prunes_only_where_it_was_told_to(world: World, team: Team
     assert not ticked(None)
     assert not ticked(32)
     assert ticked(30)
+
+
+def test_nothing_is_pruned_for_hours_after_the_clock_was_set_far_ahead(
+    world: World, team: Team, settings: Settings
+) -> None:
+    own = [1_000.0]
+    watch = ClockWatch(30.0, lambda: own[0])
+    watch.look(world.database)
+    own[0] -= 40 * 86_400  # the database's clock seems ahead by as much
+    with world.database.transaction() as session:
+        session.execute(update(SchedulerTick).values(at=SchedulerTick.at - timedelta(days=40)))
+        job = aged(session, evolved(session, team.id), 31)
+    watch.look(world.database)
+
+    def ticked() -> bool:
+        relay = Relay(world.database, Postbox())  # type: ignore[arg-type]
+        Scheduler(settings.model_copy(update={"job_keep_days": 30}), world.database, relay).tick()
+        with world.database.transaction() as session:
+            return session.get_one(Job, job).pruned_at is not None
+
+    assert not ticked()
+    with world.database.transaction() as session:
+        session.execute(update(SchedulerTick).values(prune_after=SchedulerTick.prune_after + timedelta(days=40)))
+        assert may_prune(session), "it was set back"
+        session.execute(update(SchedulerTick).values(prune_after=func.now() - timedelta(seconds=1)))
+    assert ticked()
 
 
 def _ended(session: Session, job: uuid.UUID) -> Job:

@@ -159,3 +159,5 @@ class SchedulerTick(Base):
     scheduler: Mapped[uuid.UUID]
     """A process, not a machine: made up anew by each."""
     at: Mapped[datetime]
+    prune_after: Mapped[datetime | None]
+    """None, or until when nothing is pruned, because the clock was set ahead."""
