@@ -21,7 +21,7 @@ def files(winner: Winner) -> dict[str, str]:
     """Return the one file."""
     winner.refuse_side_effects()
     launcher = "_launch_cuda.py" if is_cuda(winner) else "_launch_cpu.py"
-    runtime = "\n\n".join(_pasted(name) for name in ("_buffers.py", launcher, "_proven.py"))
+    runtime = "\n\n".join(_pasted(name) for name in ("_buffers.py", launcher, "_structure.py", "_proven.py"))
     reference = winner.reference
     tail = texts.template(
         "modelnew_tail.py.txt",

@@ -14,6 +14,9 @@ _CUDA_REQUIREMENTS = (
 )
 
 
+_RUNTIME = ("_buffers", "_structure", "_proven")
+
+
 def files(winner: Winner) -> dict[str, str]:
     """Return the package with pyproject, README and test."""
     winner.refuse_side_effects()
@@ -44,7 +47,7 @@ def files(winner: Winner) -> dict[str, str]:
         "pyproject.toml": texts.template("pyproject.toml.txt", **values),
         "README.md": texts.template("package_readme.md.txt", **values),
         f"{package}/__init__.py": texts.template("package_init.py.txt", **values),
-        **{f"{package}/{name}.py": texts.runtime(f"{name}.py") for name in ("_buffers", launcher, "_proven")},
+        **{f"{package}/{name}.py": texts.runtime(f"{name}.py") for name in (*_RUNTIME, launcher)},
         # Two lines first: a coding cookie, which the judge does not obey, counts in the first two lines only.
         f"{package}/reference.py": f"# The reference, as it was submitted (SHA-256 {own[:16]}).\n#\n{_source(winner)}",
         f"{package}/spec.json": texts.as_json(spec),

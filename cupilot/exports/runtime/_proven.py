@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ._structure import ModuleStructure
+
 Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 
@@ -116,7 +118,9 @@ class ProvenForward:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        own = set(vars(self))
         self._why_not: str | None = None
+        self._structure = ModuleStructure()
         self._state: list[tuple[torch.nn.Module, str]] = []
         self._others: list[Any] = []
         self._places: list[int] = []
@@ -137,10 +141,11 @@ class ProvenForward:
                 self._learn()
         if self._why_not is not None:
             warnings.warn(f"the kernel is not used: {self._why_not}", stacklevel=2)
+        self._structure.record(self, own)  # type: ignore[arg-type]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute what the reference computes."""
-        tensors = None if kwargs or self._why_not is not None else self._tensors(args)
+        tensors = None if kwargs or self._changed() is not None else self._tensors(args)
         if tensors is None or self._left_to_the_reference(tensors):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         cls = type(self)
@@ -150,8 +155,9 @@ class ProvenForward:
 
     def why_not(self, *args: Any) -> list[str]:
         """Return every reason why the kernel would not be used for these arguments; none where it would be."""
-        if self._why_not is not None:
-            return [self._why_not]
+        changed = self._changed()
+        if changed is not None:
+            return [changed]
         tensors = self._tensors(args)
         if tensors is None:
             return ["forward's arguments are not built as those that the kernel was proven for"]
@@ -164,6 +170,13 @@ class ProvenForward:
         if self._is_in_another_mode():
             reasons.append("the kernel was proven in the mode that the constructor leaves, which was changed since")
         return [reason for reason in reasons if reason is not None]
+
+    def _changed(self) -> str | None:
+        """Return why the kernel is not for this module, whatever the arguments."""
+        if self._why_not is not None:
+            return self._why_not
+        change = self._structure.change()
+        return None if change is None else f"the module was changed since its constructor: {change}"
 
     def _needs_a_gradient(self, tensors: list[torch.Tensor]) -> bool:
         wanted = type(self).differentiable and torch.is_grad_enabled()
@@ -187,8 +200,9 @@ class ProvenForward:
 
     def _tensors(self, args: tuple[Any, ...]) -> list[torch.Tensor] | None:
         """Return all that the kernel is given: the tensors among the arguments, then parameters and buffers."""
+        states = self._states()
         if len(args) == self._flat and all(type(tensor) is torch.Tensor for tensor in args):
-            return [*args, *self._states()]
+            return [*args, *states]
         leaves, structure = pytree.tree_flatten(list(args))
         if structure != self._built.arguments:
             return None
@@ -198,14 +212,14 @@ class ProvenForward:
             return None
         if any(isinstance(leaf, torch.Tensor) for leaf in others) or others != self._others:
             return None
-        return tensors + self._states()
+        return [*tensors, *states]
 
     def _states(self) -> list[torch.Tensor]:
-        """Return parameters and buffers. Where PyTorch keeps them, if they are there: a module's own lookup is slow."""
+        """Return parameters and buffers from where PyTorch keeps them: a module's own lookup is slow."""
         states = []
         for module, name in self._state:
             tensor = module._parameters.get(name)
-            states.append(getattr(module, name) if tensor is None else tensor)
+            states.append(module._buffers[name] if tensor is None else tensor)
         return states
 
     def _learn(self) -> None:
