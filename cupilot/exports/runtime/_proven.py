@@ -65,10 +65,10 @@ class Proof:
 def plain(tensors: Sequence[torch.Tensor]) -> bool:
     """Return whether nobody but us would see these tensors pass through PyTorch's dispatcher.
 
-    Subclasses, modes (fake tensors, profilers of operators), function transforms, tracing and forward-mode derivatives
-    all work there; an operator is for them.
+    Subclasses, modes (fake tensors, profilers of operators), function transforms and tracing all work there; an
+    operator is for them.
     """
-    if torch.compiler.is_compiling() or _somebody_watches() or torch.autograd.forward_ad._current_level >= 0:
+    if torch.compiler.is_compiling() or _somebody_watches():
         return False
     return all(type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter for tensor in tensors)
 
@@ -78,13 +78,21 @@ def _watchers() -> Callable[[], bool]:
         dispatch, function = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
         transforms, tracing = torch._C._functorch.peek_interpreter_stack, torch._C._get_tracing_state
         profiler = torch._C._autograd._profiler_enabled
-        torch.autograd.forward_ad._current_level  # noqa: B018
     except AttributeError:  # another version of PyTorch: it cannot be known
         return lambda: True
     return lambda: bool(dispatch() or function() or profiler()) or not (transforms() is None and tracing() is None)
 
 
 _somebody_watches = _watchers()
+
+
+@torch.compiler.assume_constant_result
+def in_forward_mode() -> bool:
+    """Return whether derivatives are taken in forward mode: tangents do not pass through the kernel.
+
+    ``torch.func.jvp`` hides them from an operator, so that it is not asked whether these tensors have any.
+    """
+    return torch.autograd.forward_ad._current_level >= 0
 
 
 class _Built:
@@ -165,6 +173,8 @@ class ProvenForward:
         reasons = [outside(cls.spec, tensors), cls.trouble(str(device))]
         if self._needs_a_gradient(tensors):
             reasons.append("a gradient is required: call it under torch.no_grad()")
+        if in_forward_mode():
+            reasons.append("derivatives are taken in forward mode, which the kernel has none for")
         if self._is_cast(device):
             reasons.append("autocast is on, and the kernel was not proven under the policy half")
         if self._is_in_another_mode():
@@ -192,7 +202,7 @@ class ProvenForward:
 
     def _left_to_the_reference(self, tensors: list[torch.Tensor]) -> bool:
         cls, device = type(self), tensors[0].device
-        if self._needs_a_gradient(tensors) or self._is_cast(device) or self._is_in_another_mode():
+        if self._needs_a_gradient(tensors) or in_forward_mode() or self._is_cast(device) or self._is_in_another_mode():
             return True
         if torch.compiler.is_compiling() or not self._proof.covers(tensors):
             return outside(cls.spec, tensors) is not None or cls.trouble(str(device)) is not None
@@ -219,7 +229,10 @@ class ProvenForward:
         states = []
         for module, name in self._state:
             tensor = module._parameters.get(name)
-            states.append(module._buffers[name] if tensor is None else tensor)
+            if tensor is None:
+                tensor = module._buffers[name]
+                assert tensor is not None
+            states.append(tensor)
         return states
 
     def _learn(self) -> None:

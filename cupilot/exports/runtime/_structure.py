@@ -7,7 +7,7 @@ are written into tensors that are no parameters or buffers, nor changes to class
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -120,7 +120,7 @@ def _equal_values(left: Any, right: Any) -> bool:
         return False
 
 
-def _present(states: dict[str, torch.Tensor | None]) -> list[str]:
+def _present(states: Mapping[str, torch.Tensor | None]) -> list[str]:
     return [name for name, tensor in states.items() if tensor is not None]
 
 
