@@ -175,8 +175,8 @@ class ProvenForward:
             reasons.append("a gradient is required: call it under torch.no_grad()")
         if in_forward_mode():
             reasons.append("derivatives are taken in forward mode, which the kernel has none for")
-        if self._is_cast(device):
-            reasons.append("autocast is on, and the kernel was not proven under the policy half")
+        if torch.is_autocast_enabled(device.type):
+            reasons.append("autocast is on, under which the reference may return another type")
         if self._is_in_another_mode():
             reasons.append("the kernel was proven in the mode that the constructor leaves, which was changed since")
         return [reason for reason in reasons if reason is not None]
@@ -192,9 +192,6 @@ class ProvenForward:
         wanted = type(self).differentiable and torch.is_grad_enabled()
         return wanted and any(tensor.requires_grad for tensor in tensors)
 
-    def _is_cast(self, device: torch.device) -> bool:
-        return torch.is_autocast_enabled(device.type) and type(self).spec["policy"] != "half"
-
     def _is_in_another_mode(self) -> bool:
         return bool(type(self).spec["depends_on_mode"]) and any(
             module.training is not mode for module, mode in self._modes
@@ -202,7 +199,9 @@ class ProvenForward:
 
     def _left_to_the_reference(self, tensors: list[torch.Tensor]) -> bool:
         cls, device = type(self), tensors[0].device
-        if self._needs_a_gradient(tensors) or in_forward_mode() or self._is_cast(device) or self._is_in_another_mode():
+        if self._needs_a_gradient(tensors) or in_forward_mode() or self._is_in_another_mode():
+            return True
+        if torch.is_autocast_enabled(device.type):
             return True
         if torch.compiler.is_compiling() or not self._proof.covers(tensors):
             return outside(cls.spec, tensors) is not None or cls.trouble(str(device)) is not None

@@ -16,9 +16,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cupilot.domain.kernel import Launch
+from cupilot.domain.problem import NumericsPolicy
 from cupilot.exports import ExportFormat
 from tests.unit.exports.installed import imported, launches_of, run, write
-from tests.unit.exports.winners import CPU_CASES, GELU, GELU_CPU, cpu, source, winner
+from tests.unit.exports.winners import CPU_CASES, GELU, GELU_CPU, cpu, facts_of, source, winner
 
 pytestmark = pytest.mark.builds
 
@@ -135,6 +136,26 @@ def test_gradients_are_the_references(package: ModuleType, monkeypatch: pytest.M
         results.append(torch.autograd.grad(output.square().sum(), pytree.tree_leaves(given)[0])[0])
     _same(*results)
     assert not launches
+
+
+HALF = source(
+    "return x @ y", "torch.randn(8, 16, dtype=torch.bfloat16), torch.randn(16, 4, dtype=torch.bfloat16)",
+    arguments="x, y",
+)  # fmt: skip
+
+
+def test_autocast_is_the_references_under_the_policy_half_too(tmp_path: Path) -> None:
+    code = cpu('extern "C" void product(const short* x, const short* y, short* out) {}',
+               Launch(kernel="product", args=("x", "y", "out")))  # fmt: skip
+    made = winner("product", HALF, code, facts=facts_of(HALF, NumericsPolicy.HALF))
+    with imported(write(made, ExportFormat.TORCH, tmp_path), "cupilot_product") as package, torch.no_grad():
+        fast, slow, arguments = _models(package)
+        assert package.spec["policy"] == "half"
+        assert fast.why_not(*arguments) == []
+        with torch.autocast("cpu", torch.float16):
+            assert ["autocast" in reason for reason in fast.why_not(*arguments)] == [True]
+            assert fast(*arguments).dtype == torch.float16
+            _same(fast(*arguments), slow(*arguments))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.jit")
