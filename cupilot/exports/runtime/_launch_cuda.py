@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import math
 import os
 import threading
 from collections.abc import Sequence
@@ -263,7 +264,34 @@ def _configured(functions: dict[str, Any], launch: dict[str, Any], shared_bytes:
         item.value.cooperative = 1
         attributes.append(item)
     config.attrs, config.numAttrs = attributes, len(attributes)
+    _check_room(function, config, launch)
     return function, config
+
+
+def _check_room(function: Any, config: Any, launch: dict[str, Any]) -> None:
+    """Raise RuntimeError where a cluster, or all blocks of a cooperative launch, cannot run at once on this device.
+
+    Devices of one architecture differ in their number of multiprocessors, as do the slices of a divided one.
+    """
+    from cuda.bindings import driver
+
+    cluster = math.prod(launch["cluster"])
+    if cluster > 1:
+        room = cluster * _check(driver.cuOccupancyMaxActiveClusters(function, config), "counting clusters")
+    elif launch["cooperative"]:
+        threads, shared_bytes = math.prod(launch["block"]), launch["shared_bytes"]
+        each = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, shared_bytes)
+        units = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        device = _check(driver.cuCtxGetDevice(), "naming the device")
+        count = _check(driver.cuDeviceGetAttribute(units, device), "counting multiprocessors")
+        room = count * _check(each, "counting blocks")
+    else:
+        return
+    needed = math.prod(launch["grid"]) if launch["cooperative"] else cluster
+    if room < needed:
+        raise RuntimeError(
+            f"{needed} blocks of {launch['kernel']} must run at once, and this device has room for {room}"
+        )
 
 
 def _check(result: tuple[Any, ...], what: str) -> Any:

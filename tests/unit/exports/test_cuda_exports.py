@@ -103,6 +103,40 @@ def test_a_tensor_map_follows_its_tensor(tmp_path: Path, monkeypatch: pytest.Mon
             started.start([10, 99], 7)
 
 
+def test_a_launch_that_does_not_fit_the_device_is_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import driver
+
+    room = {"blocks": 1, "clusters": 1, "units": 2}
+    names = {
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor": "blocks",
+        "cuOccupancyMaxActiveClusters": "clusters",
+        "cuDeviceGetAttribute": "units",
+    }
+    for name, kind in names.items():
+        monkeypatch.setattr(driver, name, lambda *_, kind=kind: (0, room[kind]))
+    monkeypatch.setattr(driver, "cuCtxGetDevice", lambda: (0, 0))
+    made = cuda_winner("everything")
+    with imported(write(made, ExportFormat.TORCH, tmp_path), "cupilot_everything") as package:
+        runtime = sys.modules["cupilot_everything._launch_cuda"]
+        clusters, cooperative = package.spec["launches"]
+
+        def check(launch: dict[str, Any], **changes: int) -> None:
+            room.update(changes)
+            runtime._check_room("function", "config", launch)
+
+        check(clusters)
+        check(cooperative)
+        with pytest.raises(RuntimeError, match=r"2 blocks of reduce_rows must run at once, .* room for 0"):
+            check(clusters, clusters=0)
+        with pytest.raises(RuntimeError, match=r"2 blocks of write_out must run at once, .* room for 1"):
+            check(cooperative, units=1)
+        both = {**clusters, "cooperative": True}
+        check(both, clusters=128)
+        with pytest.raises(RuntimeError, match="256 blocks"):
+            check(both, clusters=127)
+        check({**cooperative, "cooperative": False}, units=0)
+
+
 def test_what_nvcc_built_is_exported_with_nvrtcs_options() -> None:
     made = cuda_winner("gelu")
     assert made.evaluation.build is not None
@@ -138,6 +172,21 @@ def test_model_new_stands_alone(made: Winner, tmp_path: Path) -> None:
     assert context["KERNEL_SOURCE"] == made.kernel.source
 
 
+def test_cupy_refuses_a_cooperative_launch_that_does_not_fit(tmp_path: Path) -> None:
+    code = kernels.kernel(
+        "__global__ void k(const float* x, float* out) {}",
+        Launch(kernel="k", args=("x", "out"), grid=("64",), block=("128",), cooperative=True),
+    )
+    made = winner("gelu", GELU, code)
+    device = FakeCupy()
+    with device.installed(), imported(write(made, ExportFormat.CUPY, tmp_path), "gelu_cupy") as module:
+        launch, kernel = module.PROVEN["launches"][0], SimpleNamespace(kernel=SimpleNamespace(ptr=1))
+        module._check_room(launch, kernel)
+        device.units = 31
+        with pytest.raises(ValueError, match="64 blocks of k must run at once, and this device has room for 62"):
+            module._check_room(launch, kernel)
+
+
 def test_cupy_is_given_one_source_that_compiles(tmp_path: Path) -> None:
     for name in ("softmax", "layer norm", "gelu", "row sum"):
         made = cuda_winner(name)
@@ -168,16 +217,21 @@ class FakeCupy:
 
     def __init__(self) -> None:
         self.launched: list[tuple[Any, ...]] = []
+        self.units = 32
 
     def installed(self) -> Any:
         module = ModuleType("cupy")
-        device = SimpleNamespace(id=0, compute_capability="90")
+        driver = SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=lambda *_: 2)
         module.__dict__.update(
-            cuda=SimpleNamespace(Device=lambda: device), RawModule=self.raw_module, dtype=np.dtype, uint8=np.uint8,
+            cuda=SimpleNamespace(Device=self.device, driver=driver),
+            RawModule=self.raw_module, dtype=np.dtype, uint8=np.uint8,
             empty=lambda shape, dtype: np.empty(shape, dtype).view(FakeArray),
             ndarray=lambda shape, dtype, **_: np.zeros(shape, dtype).view(FakeArray),
         )  # fmt: skip
         return _Installed(module)
+
+    def device(self) -> Any:
+        return SimpleNamespace(id=0, compute_capability="90", attributes={"MultiProcessorCount": self.units})
 
     def raw_module(self, *, code: str, options: Any, name_expressions: Any, enable_cooperative_groups: bool) -> Any:
         from cuda.bindings import nvrtc
