@@ -242,6 +242,28 @@ def test_the_package_tests_itself_and_builds(tmp_path: Path) -> None:
     assert "times as fast as eager here" in done.stdout
 
 
+ONE_ROW = source("return x.masked_fill(x < 0, float('-inf'))", "torch.randn(1, 96)")
+ONE_ELEMENT = source("return torch.nn.functional.relu(x)", "torch.randn(1, 1)")
+LOOP = """extern "C" void m(const float* x, float* out) {
+  for (long long i = 0; i < X_SIZE; ++i) out[i] = x[i] < 0 ? %s : x[i];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "below", "counts"),
+    [
+        (ONE_ROW, "-INFINITY", "5 passed"),
+        (ONE_ROW, "INFINITY", "3 failed, 2 passed"),
+        (ONE_ELEMENT, "0", "4 passed, 1 skipped"),
+    ],
+)
+def test_the_packages_own_tests_judge_rightly(text: str, below: str, counts: str, tmp_path: Path) -> None:
+    made = winner("mask", text, cpu(LOOP % below, Launch(kernel="m", args=("x", "out"))))
+    folder = write(made, ExportFormat.TORCH, tmp_path)
+    done = run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", "-k", "not torch_compile")
+    assert counts in done.stdout, done.stdout[-3000:]
+
+
 @pytest.mark.parametrize("name", CPU_CASES)
 def test_model_new_is_what_kernelbench_loads(name: str, tmp_path: Path) -> None:
     made = winner(name, *CPU_CASES[name])
