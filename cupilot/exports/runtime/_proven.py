@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
 from ._structure import ModuleStructure
@@ -35,6 +37,17 @@ def outside(spec: dict[str, Any], tensors: Sequence[torch.Tensor]) -> str | None
         if tensor.device != device:
             return f"{item['name']} is on {tensor.device}, not on {device}"
     return None
+
+
+def foreign(tensor: torch.Tensor) -> str | None:
+    """Return the name of a subclass with memory and operators of its own (``DTensor``, say); None for other tensors.
+
+    Fake and functional tensors, which stand for others while code is traced, are none.
+    """
+    kind = type(tensor)
+    if kind is torch.Tensor or kind is torch.nn.Parameter or issubclass(kind, FakeTensor | FunctionalTensor):
+        return None
+    return None if kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ else kind.__name__
 
 
 class Proof:
@@ -173,6 +186,7 @@ class ProvenForward:
         reasons = [outside(cls.spec, tensors), cls.trouble(str(device))]
         if self._needs_a_gradient(tensors):
             reasons.append("a gradient is required: call it under torch.no_grad()")
+        reasons += [f"a tensor is a {kind}" for kind in dict.fromkeys(map(foreign, tensors)) if kind is not None]
         if in_forward_mode():
             reasons.append("derivatives are taken in forward mode, which the kernel has none for")
         if torch.is_autocast_enabled(device.type):
@@ -201,7 +215,7 @@ class ProvenForward:
         cls, device = type(self), tensors[0].device
         if self._needs_a_gradient(tensors) or in_forward_mode() or self._is_in_another_mode():
             return True
-        if torch.is_autocast_enabled(device.type):
+        if torch.is_autocast_enabled(device.type) or any(foreign(tensor) is not None for tensor in tensors):
             return True
         if torch.compiler.is_compiling() or not self._proof.covers(tensors):
             return outside(cls.spec, tensors) is not None or cls.trouble(str(device)) is not None

@@ -138,6 +138,32 @@ def test_gradients_are_the_references(package: ModuleType, monkeypatch: pytest.M
     assert not launches
 
 
+class Scaled(torch.Tensor):
+    """A wrapper around another tensor: it has no memory of its own."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Scaled:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, strides=inner.stride(), dtype=inner.dtype)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = pytree.tree_map_only(Scaled, lambda tensor: tensor.inner * 2, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def test_a_subclass_with_operators_of_its_own_is_left_to_the_reference(package: ModuleType) -> None:
+    fast, slow, arguments = _models(package)
+    given = pytree.tree_map_only(torch.Tensor, Scaled, arguments)
+    with torch.no_grad():
+        assert fast.why_not(*given) == ["a tensor is a Scaled"]
+        _same(fast(*given), slow(*given))
+
+
 HALF = source(
     "return x @ y", "torch.randn(8, 16, dtype=torch.bfloat16), torch.randn(16, 4, dtype=torch.bfloat16)",
     arguments="x, y",
