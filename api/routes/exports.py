@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 
 from api.dependencies import TeamId, Transaction
 from api.documentation import errors
@@ -14,6 +14,16 @@ from cupilot.schemas import ExportList, ExportOffer, Report
 from cupilot.storage.jobs.report_views import report, report_on
 
 router = APIRouter(prefix="/v1/jobs/{job}", tags=["results"])
+
+Name = Annotated[
+    str | None,
+    Query(
+        min_length=1,
+        max_length=40,
+        description="Name of package, operator and files instead of the problem's, "
+        "so that several exports of one problem can be installed together.",
+    ),
+]
 
 _ZIP: dict[int | str, dict[str, Any]] = {
     **errors(401, 404, 409, 422),
@@ -31,14 +41,14 @@ def list_exports(session: Transaction, team: TeamId, job: UUID) -> ExportList:
 
 
 @router.get("/exports/{form}", summary="Export the winner", response_class=Response, responses=_ZIP)
-def export_best(session: Transaction, team: TeamId, job: UUID, form: ExportFormat) -> Response:
+def export_best(session: Transaction, team: TeamId, job: UUID, form: ExportFormat, name: Name = None) -> Response:
     """Export the best kernel in one form.
 
     `torch`: a package with a custom operator and a module that falls back to the reference; `kernelbench`: a `ModelNew`
     file; `cupy`: a function on CuPy arrays; `bundle`: everything, with a script that measures it again. A form that
     cannot carry what the kernel needs is refused (`export_refused`).
     """
-    return _zip(report(session, team, job), form)
+    return _zip(report(session, team, job), form, name)
 
 
 @router.get(
@@ -55,9 +65,11 @@ def list_candidate_exports(session: Transaction, team: TeamId, job: UUID, candid
     response_class=Response,
     responses=_ZIP,
 )
-def export_candidate(session: Transaction, team: TeamId, job: UUID, candidate: str, form: ExportFormat) -> Response:
+def export_candidate(
+    session: Transaction, team: TeamId, job: UUID, candidate: str, form: ExportFormat, *, name: Name = None
+) -> Response:
     """Export any candidate that counts, by id or ordinal."""
-    return _zip(report_on(session, team, job, candidate), form)
+    return _zip(report_on(session, team, job, candidate), form, name)
 
 
 def _offers(report: Report) -> ExportList:
@@ -68,10 +80,10 @@ def _offers(report: Report) -> ExportList:
     )
 
 
-def _zip(report: Report, form: ExportFormat) -> Response:
-    name = f"cupilot-{report.job.id}-{report.candidate.ordinal}-{form.value}.zip"
+def _zip(report: Report, form: ExportFormat, name: str | None) -> Response:
+    file = f"cupilot-{report.job.id}-{report.candidate.ordinal}-{form.value}.zip"
     return Response(
-        archive(Winner.of(report), form),
+        archive(Winner.of(report, name), form),
         media_type="application/zip",
-        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+        headers={"Content-Disposition": f'attachment; filename="{file}"'},
     )

@@ -32,6 +32,9 @@ def best(
         str | None,
         typer.Option("--format", metavar="torch|kernelbench|cupy|bundle", help="Export it in this form instead."),
     ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Of package, operator and files [PROBLEM].")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where to put files [./cupilot-results/PROBLEM].")
     ] = None,
@@ -59,7 +62,7 @@ def best(
     if judge:
         _judge(champion, server, data, idempotency_key, wait=wait, as_json=as_json)
         return
-    folder = _write(champion, form, out or FOLDER / problem)
+    folder = _write(champion, form, name, out or FOLDER / problem)
     if as_json:
         from cupilot.reports.champion import report_of
 
@@ -83,7 +86,7 @@ def _judge(
         raise typer.Exit(exit_of(show(client, made.id, as_json=as_json)))
 
 
-def _write(champion: Champion, form: str | None, out: Path) -> Path:
+def _write(champion: Champion, form: str | None, name: str | None, out: Path) -> Path:
     from cupilot.exports import ExportFormat, Winner, archive, result_archive
     from cupilot.reports.champion import report_of
 
@@ -92,7 +95,7 @@ def _write(champion: Champion, form: str | None, out: Path) -> Path:
         return write_result(result_archive(report), report.job.id, out)
     if form not in tuple(ExportFormat):
         raise InvalidInput(f"{form!r} is not a form", hint=", ".join(ExportFormat), where="--format")
-    folder, _ = write_export(archive(Winner.of(report), ExportFormat(form)), report.job.id, out)
+    folder, _ = write_export(archive(Winner.of(report, name), ExportFormat(form)), report.job.id, out)
     return folder
 
 

@@ -25,6 +25,9 @@ def export(
     candidate: Annotated[
         str | None, typer.Option("--candidate", metavar="N", help="Another candidate that counts, by ordinal or id.")
     ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Of package, operator and files [the problem's].")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where to put the files [./cupilot-exports/JOB].")
     ] = None,
@@ -39,6 +42,7 @@ def export(
     Examples:
         cupilot export last                                    the forms that there are
         cupilot export last --format torch -o my_softmax       then: pip install ./my_softmax
+        cupilot export last --format torch --name wide         then: from cupilot_wide import Model
         cupilot export last --format bundle -o proof           then: python proof/reproduce.py
         cupilot export last --format kernelbench --candidate 12
     """
@@ -55,7 +59,7 @@ def export(
             for offer in offers.items:
                 typer.echo(f"  {offer.format:<12} {clean(offer.refused) if offer.refused else 'available'}")
             return
-        folder, files = write_export(client.export(chosen, form, candidate), chosen, out)
+        folder, files = write_export(client.export(chosen, form, candidate, name), chosen, out)
         if as_json:
             typer.echo(json.dumps({"folder": str(folder), "files": files}, indent=2))
         else:

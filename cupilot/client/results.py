@@ -78,13 +78,15 @@ class ResultCalls:
         return Call(schemas.ExportList, "GET", _exports(job, candidate))
 
     @call
-    def export(self, job: JobId, form: str, candidate: JobId | int | None = None) -> Call[bytes]:
+    def export(
+        self, job: JobId, form: str, candidate: JobId | int | None = None, name: str | None = None
+    ) -> Call[bytes]:
         """Return the winner, or another candidate that counts, as a zip: ``torch``, ``kernelbench``, ``cupy``,
-        ``bundle``.
+        ``bundle``. ``name`` takes the place of the problem's in package, operator and files.
 
         ApiError with code ``export_refused`` where the form cannot carry what the kernel needs.
         """
-        return Call(bytes, "GET", _exports(job, candidate) + path(form))
+        return Call(bytes, "GET", _exports(job, candidate) + path(form), params={"name": name})
 
 
 def _exports(job: JobId, candidate: JobId | int | None) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from cupilot.exports import texts
 from cupilot.exports.winner import Winner, is_cuda
 
+_TORCH = "torch>=2.4"
+"""The first with ``torch.library.custom_op``."""
 _CUDA_REQUIREMENTS = (
     "cuda-bindings",
     "nvidia-cuda-nvrtc",
@@ -40,7 +42,7 @@ def files(winner: Winner) -> dict[str, str]:
         "policy": winner.facts.policy.value,
         "tolerance": repr(max(law.tolerance for law in winner.evaluation.laws)),
         "torch_device": spec["target"],
-        "requirements": _requirements(winner) if cuda else '"torch"',
+        "requirements": _requirements(winner) if cuda else f'"{_TORCH}"',
         "compiler": _compiler(winner) if cuda else "g++",
     }
     return {
@@ -71,6 +73,4 @@ def _requirements(winner: Winner) -> str:
     environment = winner.evaluation.environment or winner.preparation.environment
     major = (environment.cuda or "").split(".")[0]
     bound = f">={major},<{int(major) + 1}" if major.isdigit() else ""
-    return ", ".join(
-        f'"{name}"' for name in ("torch", *(f"{requirement}{bound}" for requirement in _CUDA_REQUIREMENTS))
-    )
+    return ", ".join(f'"{name}"' for name in (_TORCH, *(f"{requirement}{bound}" for requirement in _CUDA_REQUIREMENTS)))

@@ -78,10 +78,12 @@ class Winner:
     """The problem's file, at the same shapes."""
     workload: Workload | None = None
     """These shapes, of a problem with several: the heaviest."""
+    name: str | None = None
+    """Name of package, operator and files; the problem's if None."""
 
     @classmethod
-    def of(cls, report: Report) -> Winner:
-        """Make a winner from a report, whose candidate counts."""
+    def of(cls, report: Report, name: str | None = None) -> Winner:
+        """Make a winner from a report, whose candidate counts; ``name`` takes the place of the problem's."""
         candidate = report.candidate
         assert candidate.kernel is not None
         assert candidate.evaluation is not None
@@ -93,7 +95,7 @@ class Winner:
         refuse_in_place(report.preparation.facts)
         plan = candidate.kernel.plan.with_values(candidate.evaluation.tunables)
         kernel = Kernel(target=candidate.kernel.target, source=candidate.kernel.source, plan=plan)
-        winner = cls(report, kernel, candidate.evaluation, report.preparation, report.problem.source)
+        winner = cls(report, kernel, candidate.evaluation, report.preparation, report.problem.source, name=name)
         return winner._at_heaviest()
 
     def _at_heaviest(self) -> Winner:
@@ -126,8 +128,8 @@ class Winner:
 
     @property
     def slug(self) -> str:
-        """The problem's name as a part of Python names."""
-        return slug(self.report.problem.name)
+        """The export's name as a part of Python names."""
+        return slug(self.name or self.report.problem.name)
 
     @property
     def source_file(self) -> str:

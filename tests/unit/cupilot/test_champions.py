@@ -90,3 +90,6 @@ def test_the_command_answers_without_a_service(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert (tmp_path / "torch" / "pyproject.toml").exists()
     assert CliRunner().invoke(app, ["best", "max_pool2d", "--format", "exe"]).exit_code == 2
+    named = ["best", "max_pool2d", "--format", "torch", "--name", "mine", "--out", str(tmp_path / "named")]
+    assert CliRunner().invoke(app, named).exit_code == 0
+    assert (tmp_path / "named" / "cupilot_mine").is_dir()

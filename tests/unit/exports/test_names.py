@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cupilot.domain import problems
+from cupilot.exports import ExportFormat, Winner, files
 from cupilot.exports.winner import depends_on_mode, slug
+from tests.unit.exports.winners import GELU, GELU_CPU, winner
 
 
 @pytest.mark.parametrize(
@@ -20,6 +22,17 @@ from cupilot.exports.winner import depends_on_mode, slug
 def test_a_slug_is_a_name_in_python(name: str, expected: str) -> None:
     assert slug(name) == expected
     assert slug(name).isidentifier()
+
+
+def test_a_name_takes_the_place_of_the_problems() -> None:
+    report = winner("gelu", GELU, GELU_CPU).report
+    wide = Winner.of(report, "GELU wide")
+    package = files(wide, ExportFormat.TORCH)
+    assert {path.partition("/")[0] for path in package if path.endswith("kernel.cpp")} == {"cupilot_gelu_wide"}
+    assert 'name = "cupilot_gelu_wide"' in package["pyproject.toml"]
+    assert '"torch>=2.4"' in package["pyproject.toml"]
+    assert '"cupilot_gelu_wide::gelu_wide"' in package["cupilot_gelu_wide/__init__.py"]
+    assert list(files(wide, ExportFormat.KERNELBENCH)) == ["gelu_wide_modelnew.py"]
 
 
 @pytest.mark.parametrize(
