@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cupilot.cli.files import write_export, write_result
+from cupilot.cli.files import DEFAULT_FOLDER, export_folder, write_export, write_result
 from cupilot.cli.options import Data, IdempotencyKey, Json, Server
 from cupilot.cli.outcome import exit_of
 from cupilot.cli.session import connect
@@ -16,8 +16,6 @@ from cupilot.domain.champions import Champion
 from cupilot.domain.champions import best as best_champion
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.problem import NumericsPolicy, Target
-
-FOLDER = Path("cupilot-results")
 
 
 def best(
@@ -36,7 +34,10 @@ def best(
         str | None, typer.Option("--name", metavar="NAME", help="Of package, operator and files [PROBLEM].")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where to put files [./cupilot-results/PROBLEM].")
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="Where to put files [printed: in ./cupilot-results, ./cupilot-exports]."
+        ),
     ] = None,
     judge: Annotated[
         bool, typer.Option("--judge", help="Judge it again on the service's device: a job, whose id is printed.")
@@ -62,7 +63,7 @@ def best(
     if judge:
         _judge(champion, server, data, idempotency_key, wait=wait, as_json=as_json)
         return
-    folder = _write(champion, form, name, out or FOLDER / problem)
+    folder = _write(champion, form, name, out)
     if as_json:
         from cupilot.reports.champion import report_of
 
@@ -86,17 +87,23 @@ def _judge(
         raise typer.Exit(exit_of(show(client, made.id, as_json=as_json)))
 
 
-def _write(champion: Champion, form: str | None, name: str | None, out: Path) -> Path:
+def _write(champion: Champion, form: str | None, name: str | None, out: Path | None) -> Path:
     from cupilot.exports import ExportFormat, Winner, archive, result_archive
     from cupilot.reports.champion import report_of
 
     report = report_of(champion)
     if form is None:
-        return write_result(result_archive(report), report.job.id, out)
+        return write_result(result_archive(report), report.job.id, out or DEFAULT_FOLDER / _place(champion))
     if form not in tuple(ExportFormat):
         raise InvalidInput(f"{form!r} is not a form", hint=", ".join(ExportFormat), where="--format")
-    folder, _ = write_export(archive(Winner.of(report, name), ExportFormat(form)), report.job.id, out)
+    folder = out or export_folder(_place(champion), form, name)
+    write_export(archive(Winner.of(report, name), ExportFormat(form)), folder)
     return folder
+
+
+def _place(champion: Champion) -> str:
+    """Return a folder of its own: a problem has champions for several devices and policies."""
+    return f"{champion.problem}/{champion.arch}-{champion.policy.value}"
 
 
 def _show(champion: Champion, folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cupilot.cli.files import write_export
+from cupilot.cli.files import export_folder, write_export
 from cupilot.cli.options import Data, JobId, Json, Server
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean
@@ -29,7 +29,8 @@ def export(
         str | None, typer.Option("--name", metavar="NAME", help="Of package, operator and files [the problem's].")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where to put the files [./cupilot-exports/JOB].")
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="Where to put the files [./cupilot-exports/JOB/FORMAT]."),
     ] = None,
     server: Server = None,
     data: Data = None,
@@ -59,7 +60,8 @@ def export(
             for offer in offers.items:
                 typer.echo(f"  {offer.format:<12} {clean(offer.refused) if offer.refused else 'available'}")
             return
-        folder, files = write_export(client.export(chosen, form, candidate, name), chosen, out)
+        folder = out or export_folder(str(chosen), form, candidate, name)
+        files = write_export(client.export(chosen, form, candidate, name), folder)
         if as_json:
             typer.echo(json.dumps({"folder": str(folder), "files": files}, indent=2))
         else:

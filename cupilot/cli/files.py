@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from pathlib import Path, PurePosixPath
 from uuid import UUID
@@ -32,9 +33,13 @@ def write_result(archive: bytes, job: UUID, out: Path | None) -> Path:
     return folder
 
 
-def write_export(archive: bytes, job: UUID, out: Path | None) -> tuple[Path, list[str]]:
-    """Unpack an export with its folders into ``out`` or ``cupilot-exports/<job>``; return the folder and its files."""
-    folder = out or DEFAULT_EXPORTS / str(job)
+def export_folder(owner: str, form: str, *which: str | None) -> Path:
+    """Return ``cupilot-exports/<owner>/<form>``, with which of several it is: no two exports share a folder."""
+    return DEFAULT_EXPORTS / owner / "-".join([form, *(re.sub(r"[^\w.]+", "_", part) for part in which if part)])
+
+
+def write_export(archive: bytes, folder: Path) -> list[str]:
+    """Unpack an export with its folders, replacing files; return its files."""
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as files:
             entries = files.infolist()
@@ -49,7 +54,7 @@ def write_export(archive: bytes, job: UUID, out: Path | None) -> tuple[Path, lis
                 place.write_bytes(files.read(entry))
     except (OSError, zipfile.BadZipFile) as error:
         raise InvalidInput(f"cannot write the export to {folder}: {error}", where="--out") from error
-    return folder, [entry.filename for entry in entries]
+    return [entry.filename for entry in entries]
 
 
 def _stays_inside(name: str) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -544,3 +546,16 @@ def test_a_key_is_kept_by_login_and_used_by_later_commands(monkeypatch: pytest.M
         assert opened.stdout == f"{script.url}/ui/jobs/{JOB}\n"
     assert run("logout").exit_code == 0
     assert run("status", JOB).exit_code == 3
+
+
+def test_each_export_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("README.md", "read me")
+    monkeypatch.chdir(tmp_path)
+    for more in ([], ["--candidate", "12"], ["--candidate", "12", "--name", "wide"]):
+        with serve(Answer(200, buffer.getvalue())) as script:
+            done = run("export", JOB, "--format", "torch", *more, "--server", script.url)
+        assert done.exit_code == 0, done.stderr
+    folder = tmp_path / "cupilot-exports" / JOB
+    assert sorted(path.name for path in folder.iterdir()) == ["torch", "torch-12", "torch-12-wide"]

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from cupilot.cli import files
-from cupilot.cli.files import write_result
+from cupilot.cli.files import export_folder, write_result
 from cupilot.domain.errors import InvalidInput
 
 JOB = UUID(int=7)
@@ -30,6 +30,13 @@ def test_a_result_lies_in_a_folder_named_after_its_job(monkeypatch: pytest.Monke
         folder = write_result(_zip(**{"kernel.cu": content}), JOB, None)
     assert folder == Path("cupilot-results") / str(JOB)
     assert (folder / "kernel.cu").read_bytes() == b"new"
+
+
+def test_no_two_exports_share_a_folder() -> None:
+    base = Path("cupilot-exports")
+    assert export_folder(str(JOB), "torch") == base / str(JOB) / "torch"
+    assert export_folder(str(JOB), "torch", "12", None) == base / str(JOB) / "torch-12"
+    assert export_folder(str(JOB), "bundle", None, "../a b") == base / str(JOB) / "bundle-.._a_b"
 
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/b", "..", "./x"])

@@ -78,6 +78,16 @@ def test_the_best_of_a_problem_is_found_and_what_is_missing_is_explained() -> No
         champions.by_kernel("")
 
 
+def test_forms_and_policies_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for more in ([], ["--format", "torch"], ["--format", "kernelbench"]):
+        assert CliRunner().invoke(app, ["best", "max_pool2d", "--target", "cuda", *more]).exit_code == 0
+    policy = champions.best("max_pool2d", Target.CUDA).policy.value
+    assert Path("cupilot-results", "max_pool2d", f"sm_90-{policy}", "kernel.cu").exists()
+    exports = Path("cupilot-exports", "max_pool2d", f"sm_90-{policy}")
+    assert sorted(path.name for path in exports.iterdir()) == ["kernelbench", "torch"]
+
+
 def test_the_command_answers_without_a_service(tmp_path: Path) -> None:
     out = tmp_path / "best"
     done = CliRunner().invoke(app, ["best", "max_pool2d", "--target", "cuda", "--out", str(out)])
