@@ -40,14 +40,19 @@ def outside(spec: dict[str, Any], tensors: Sequence[torch.Tensor]) -> str | None
 
 
 def foreign(tensor: torch.Tensor) -> str | None:
-    """Return the name of a subclass with memory and operators of its own (``DTensor``, say); None for other tensors.
+    """Return what a tensor is whose values are not in its memory; None for other tensors.
 
-    Fake and functional tensors, which stand for others while code is traced, are none.
+    A subclass with operators of its own (``DTensor``), a negated view, zeros without memory. Fake and functional
+    tensors, which stand for others while code is traced, are none of these.
     """
     kind = type(tensor)
-    if kind is torch.Tensor or kind is torch.nn.Parameter or issubclass(kind, FakeTensor | FunctionalTensor):
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        if torch.compiler.is_compiling():  # an operator is called then, which is given them resolved
+            return None
+        return "negated view" if tensor.is_neg() else "zero tensor" if tensor._is_zerotensor() else None
+    if issubclass(kind, FakeTensor | FunctionalTensor) or kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
         return None
-    return None if kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ else kind.__name__
+    return kind.__name__
 
 
 class Proof:
@@ -174,11 +179,13 @@ class ProvenForward:
         structure = self._built.result
         return outputs[0] if structure is None else pytree.tree_unflatten(list(outputs), structure)
 
-    def why_not(self, *args: Any) -> list[str]:
+    def why_not(self, *args: Any, **kwargs: Any) -> list[str]:
         """Return every reason why the kernel would not be used for these arguments; none where it would be."""
         changed = self._changed()
         if changed is not None:
             return [changed]
+        if kwargs:
+            return [f"{', '.join(kwargs)}: the kernel is not for arguments that are given by keyword"]
         tensors = self._tensors(args)
         if tensors is None:
             return ["forward's arguments are not built as those that the kernel was proven for"]

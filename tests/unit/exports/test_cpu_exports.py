@@ -338,6 +338,26 @@ def test_the_operator_is_passed_by_only_where_nobody_sees_it(tmp_path: Path, mon
         assert len(asked) == before + 1
 
 
+def test_tensors_whose_values_are_not_in_memory_are_left_to_the_reference(package: ModuleType) -> None:
+    fast, slow, arguments = _models(package)
+    cases = {
+        "a tensor is a negated view": torch._neg_view,
+        "a tensor is a zero tensor": lambda tensor: torch._efficientzerotensor(tensor.shape),
+    }
+    for reason, change in cases.items():
+        given = pytree.tree_map_only(torch.Tensor, change, arguments)
+        with torch.no_grad():
+            assert reason in fast.why_not(*given)
+            _same(fast(*given), slow(*given))
+
+
+def test_arguments_by_keyword_are_the_references_and_named(tmp_path: Path) -> None:
+    with imported(write(winner("gelu", GELU, GELU_CPU), ExportFormat.TORCH, tmp_path), "cupilot_gelu") as package:
+        fast, slow, (x,) = _models(package)
+        assert ["x: " in reason and "keyword" in reason for reason in fast.why_not(x=x)] == [True]
+        _same(fast(x=x), slow(x=x))
+
+
 def test_a_stride_that_means_nothing_does_not_matter(tmp_path: Path) -> None:
     folder = write(winner("gelu", GELU, GELU_CPU), ExportFormat.TORCH, tmp_path)
     with imported(folder, "cupilot_gelu"):

@@ -7,7 +7,7 @@ import ctypes
 import json
 import re
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -198,6 +198,9 @@ def test_cupy_is_given_one_source_that_compiles(tmp_path: Path) -> None:
             function(*given)
             with pytest.raises(ValueError, match="proven for"):
                 function(given[0][:3], *given[1:])
+            given[0].where = 1
+            with pytest.raises(ValueError, match="the current device is"):
+                function(*given)
         assert device.launched == [
             (tuple(launch["grid"]), tuple(launch["block"]), len(launch["args"]), launch["shared_bytes"])
             for launch in made.spec()["launches"]
@@ -207,9 +210,26 @@ def test_cupy_is_given_one_source_that_compiles(tmp_path: Path) -> None:
 class FakeArray(np.ndarray[Any, Any]):
     """A NumPy array with CuPy's idea of where it lies."""
 
+    where = 0
+
+    @property
+    def device(self) -> Any:  # type: ignore[override]
+        return FakeDevice(self.where)
+
     @property
     def data(self) -> Any:  # type: ignore[override]
         return SimpleNamespace(ptr=256)
+
+
+@dataclass(frozen=True)
+class FakeDevice:
+    id: int = 0
+    units: int = 32
+    compute_capability = "90"
+
+    @property
+    def attributes(self) -> dict[str, int]:
+        return {"MultiProcessorCount": self.units}
 
 
 class FakeCupy:
@@ -231,7 +251,7 @@ class FakeCupy:
         return _Installed(module)
 
     def device(self) -> Any:
-        return SimpleNamespace(id=0, compute_capability="90", attributes={"MultiProcessorCount": self.units})
+        return FakeDevice(units=self.units)
 
     def raw_module(self, *, code: str, options: Any, name_expressions: Any, enable_cooperative_groups: bool) -> Any:
         from cuda.bindings import nvrtc
