@@ -26,6 +26,7 @@ _DEPENDS_ON_MODE = re.compile(
 )
 """Names in a reference whose result may differ between train() and eval(); it was proven as constructed."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"][^\n]*$', re.MULTILINE)
+_WIDELY_ALIGNED = re.compile(r"(?:align|vector_size)[^;{}]*?\b(?:128|256)", re.IGNORECASE)
 _STATELESS_PREFIXES = ("aten._native_batch_norm_legit_no_training", "aten._native_batch_norm_legit.no_stats")
 
 
@@ -163,9 +164,18 @@ class Winner:
             "given": [_tensor(item) for item in self.facts.tensors if item.role is not Role.OUTPUT],
             "outputs": [_tensor(item) for item in outputs],
             "workspace": dict(resolved.workspace),
+            "alignment": self.alignment(),
             "launches": [launch.model_dump(mode="json") for launch in resolved.launches],
             "options": self.options(),
         }
+
+    def alignment(self) -> int:
+        """Return the bytes at whose multiples each tensor begins for the kernel.
+
+        Kernels are promised 256. PyTorch begins tensors in a CPU's memory at multiples of 64, so that nearly all would
+        be copied: there a kernel has more only where its source says that it relies on more.
+        """
+        return 256 if is_cuda(self) or _WIDELY_ALIGNED.search(self.kernel.source) else 64
 
     def options(self) -> list[str]:
         """Return the compiler's options that were measured with, as NVRTC knows them: it compiles what is exported."""

@@ -7,41 +7,32 @@ from typing import Any
 
 import torch
 
-ALIGNMENT = {"cuda": 256, "cpu": 64}
-"""Bytes, by type of device: what vector loads of the kernel may rely on, and what PyTorch's allocators give."""
 
-
-def is_aligned(tensor: torch.Tensor) -> bool:
-    """Return whether it starts where the kernel may expect it to."""
-    return tensor.data_ptr() % ALIGNMENT["cuda" if tensor.is_cuda else "cpu"] == 0
-
-
-def allocate(spec: dict[str, Any], device: torch.device) -> torch.Tensor:
+def allocate(spec: dict[str, Any], device: torch.device, alignment: int) -> torch.Tensor:
     """Return an uninitialised tensor of this shape, strides and dtype, aligned."""
     dtype: torch.dtype = getattr(torch, spec["dtype"])
     tensor = torch.empty_strided(spec["shape"], spec["strides"], dtype=dtype, device=device)
-    if is_aligned(tensor):
+    if tensor.data_ptr() % alignment == 0:
         return tensor
     elements = 1 + sum((size - 1) * step for size, step in zip(spec["shape"], spec["strides"], strict=True))
-    flat = scratch(elements * dtype.itemsize, device).view(dtype)
+    flat = scratch(elements * dtype.itemsize, device, alignment).view(dtype)
     return flat.as_strided(spec["shape"], spec["strides"])
 
 
-def scratch(nbytes: int, device: torch.device) -> torch.Tensor:
+def scratch(nbytes: int, device: torch.device, alignment: int) -> torch.Tensor:
     """Return uninitialised bytes, aligned."""
-    step = ALIGNMENT[device.type]
     whole = torch.empty(nbytes, dtype=torch.uint8, device=device)
-    if is_aligned(whole):
+    if whole.data_ptr() % alignment == 0:
         return whole
-    flat = torch.empty(nbytes + step, dtype=torch.uint8, device=device)
-    return flat[-flat.data_ptr() % step :][:nbytes]
+    flat = torch.empty(nbytes + alignment, dtype=torch.uint8, device=device)
+    return flat[-flat.data_ptr() % alignment :][:nbytes]
 
 
-def aligned(tensor: torch.Tensor, spec: dict[str, Any]) -> torch.Tensor:
+def aligned(tensor: torch.Tensor, spec: dict[str, Any], alignment: int) -> torch.Tensor:
     """Return the tensor itself, or a copy of it where its address is not aligned (a view into another tensor)."""
-    if is_aligned(tensor):
+    if tensor.data_ptr() % alignment == 0:
         return tensor
-    return allocate(spec, tensor.device).copy_(tensor)
+    return allocate(spec, tensor.device, alignment).copy_(tensor)
 
 
 def prepare(spec: dict[str, Any], tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -49,10 +40,11 @@ def prepare(spec: dict[str, Any], tensors: Sequence[torch.Tensor]) -> tuple[list
 
     And the outputs.
     """
-    device = tensors[0].device
-    outputs = [allocate(item, device) for item in spec["outputs"]]
-    inputs = [aligned(tensor, item) for tensor, item in zip(tensors, spec["given"], strict=True)]
-    return [*inputs, *outputs, *[scratch(nbytes, device) for nbytes in spec["workspace"].values()]], outputs
+    device, alignment = tensors[0].device, spec["alignment"]
+    outputs = [allocate(item, device, alignment) for item in spec["outputs"]]
+    inputs = [aligned(tensor, item, alignment) for tensor, item in zip(tensors, spec["given"], strict=True)]
+    workspace = [scratch(nbytes, device, alignment) for nbytes in spec["workspace"].values()]
+    return [*inputs, *outputs, *workspace], outputs
 
 
 def places(spec: dict[str, Any]) -> list[list[int]]:

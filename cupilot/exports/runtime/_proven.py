@@ -104,7 +104,7 @@ def _watchers() -> Callable[[], bool]:
 _somebody_watches = _watchers()
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def in_forward_mode() -> bool:
     """Return whether derivatives are taken in forward mode: tangents do not pass through the kernel.
 
@@ -248,7 +248,7 @@ class ProvenForward:
         """Return parameters and buffers from where PyTorch keeps them: a module's own lookup is slow."""
         states = []
         for module, name in self._state:
-            tensor = module._parameters.get(name)
+            tensor: torch.Tensor | None = module._parameters.get(name)
             if tensor is None:
                 tensor = module._buffers[name]
                 assert tensor is not None

@@ -126,6 +126,20 @@ def test_a_view_at_an_odd_address_is_copied(package: ModuleType) -> None:
         _same(fast(*given), slow(*given))
 
 
+def test_addresses_are_as_aligned_as_the_source_relies_on(tmp_path: Path) -> None:
+    code = """extern "C" void gelu(const float* x, float* out) {
+      const float* in = (const float*)__builtin_assume_aligned(x, %d);
+      for (long long i = 0; i < X_SIZE; ++i) out[i] = %d * (((long long)in | (long long)out) %% %d != 0);
+    }"""
+    for number, relied in enumerate((64, 256)):
+        made = winner(f"gelu {number}", GELU, cpu(code % (relied, 1, relied), Launch(kernel="gelu", args=("x", "out"))))
+        assert made.alignment() == relied
+        with imported(write(made, ExportFormat.TORCH, tmp_path), f"cupilot_gelu_{number}") as package, torch.no_grad():
+            model = package.Model()
+            for _ in range(20):
+                assert not model(torch.randn(64 * 96 + 16)[16:].view(64, 96)).any()
+
+
 def test_gradients_are_the_references(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     launches = launches_of(package, monkeypatch)
     fast, slow, arguments = _models(package)
