@@ -206,7 +206,7 @@ class ProvenForward:
         """Return why the kernel is not for this module, whatever the arguments."""
         if self._why_not is not None:
             return self._why_not
-        change = self._structure.change()
+        change = self._structure.change(self)  # type: ignore[arg-type]
         return None if change is None else f"the module was changed since its constructor: {change}"
 
     def _needs_a_gradient(self, tensors: list[torch.Tensor]) -> bool:

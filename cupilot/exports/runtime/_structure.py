@@ -37,8 +37,10 @@ class ModuleStructure:
             if other is not place:
                 self._ties.append((other, place))
 
-    def change(self) -> str | None:
+    def change(self, model: torch.nn.Module) -> str | None:
         """Return what was changed since the record was made; None where nothing was."""
+        if self._records[0].module is not model:
+            return "it is a shallow copy, and the record is the other module's"
         for record in self._records:
             if not record.holds():
                 return record.change()
@@ -56,7 +58,7 @@ class _Record:
 
     def __init__(self, path: str, module: torch.nn.Module, names: list[str]) -> None:
         self._path = path
-        self._module = module
+        self.module = module
         self._type = type(module)
         hooks = _HOOKS if path else ()  # hooks of the whole are called whoever computes
         kept = [name for name in names if name not in _INTERNAL and not _is_computed(module, name)]
@@ -67,7 +69,7 @@ class _Record:
 
     def holds(self) -> bool:
         """Return whether the module is as it was."""
-        module = self._module
+        module = self.module
         attributes = module.__dict__
         if type(module) is not self._type:
             return False
@@ -82,7 +84,7 @@ class _Record:
 
     def change(self) -> str:
         """Return what is not as it was."""
-        module, where = self._module, self._path or "the module"
+        module, where = self.module, self._path or "the module"
         if type(module) is not self._type:
             return f"{where} is {type(module).__name__} now, not {self._type.__name__}"
         added = self._added()
@@ -94,7 +96,7 @@ class _Record:
         return f"{where} has other parameters or buffers"
 
     def _added(self) -> list[str]:
-        new = [name for name in vars(self._module) if name not in self._known and name not in _HARMLESS]
+        new = [name for name in vars(self.module) if name not in self._known and name not in _HARMLESS]
         return [name for name in new if not name.startswith("_") or hasattr(self._type, name)]
 
 

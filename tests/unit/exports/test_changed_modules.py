@@ -184,6 +184,10 @@ def test_copies_and_other_values_keep_the_kernel(package: ModuleType) -> None:
             torch.testing.assert_close(model(x), slow(x), rtol=1e-4, atol=1e-4)
         called = torch.func.functional_call(package.Model(), state, (x,))
         torch.testing.assert_close(called, slow(x), rtol=1e-4, atol=1e-4)
+        shallow = copy.copy(fast)
+        shallow.scale = 3.0
+        assert "shallow copy" in shallow.why_not(x)[0]
+        torch.testing.assert_close(shallow(x), slow(x) * 1.5, rtol=1e-4, atol=1e-4)
         changed = copy.deepcopy(fast)
         changed.norm.eps = 1.0
         assert changed.why_not(x)
