@@ -8,6 +8,7 @@ processes, and so come after the evaluations of their problem.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from cupilot.domain.batches.manifest import BatchEntry, Operation
 
@@ -28,7 +29,8 @@ class StepQueue:
             self._groups.setdefault(entry.question.problem_hash, []).append(entry)
         self._problems: dict[str, str] = {}
         """Problem that each card is at."""
-        self._tries: dict[str, int] = {}
+        self._failed: dict[UUID, list[str]] = {}
+        """Cards that failed at a step, by step."""
 
     def __len__(self) -> int:
         return sum(map(len, self._groups.values()))
@@ -48,10 +50,11 @@ class StepQueue:
         waiting = (entry for problem in self._preferred(card) for entry in self._groups[problem])
         return [entry for entry, _ in zip(waiting, range(count), strict=False)]
 
-    def put_back(self, entry: BatchEntry) -> bool:
-        """Queue a step again that the machine failed at; False where it was tried often enough."""
-        tries = self._tries[str(entry.step)] = self._tries.get(str(entry.step), 0) + 1
-        if tries >= MAX_TRIES:
+    def put_back(self, entry: BatchEntry, card: str) -> bool:
+        """Queue a step again that a card failed at, for another one; False where it was tried often enough."""
+        failed = self._failed.setdefault(entry.step, [])
+        failed.append(card)
+        if len(failed) >= MAX_TRIES:
             return False
         self._groups.setdefault(entry.question.problem_hash, []).append(entry)
         return True
@@ -65,8 +68,10 @@ class StepQueue:
         )
 
     def _may(self, entry: BatchEntry, card: str, cards: Sequence[str]) -> bool:
-        """Return whether a card may have a step; one that avoids it goes there only while there is no other card."""
-        return entry.avoids != card or all(other == card for other in cards)
+        """Return whether a card may have a step; one that the step avoids, or that failed at it, only for want of
+        another."""
+        barred = {entry.avoids, *self._failed.get(entry.step, ())}
+        return card not in barred or barred.issuperset(cards)
 
     def _remove(self, problem: str, entry: BatchEntry) -> None:
         self._groups[problem].remove(entry)

@@ -196,7 +196,7 @@ class BatchRun:
         assert record.failure is not None
         card.failed_on.add(entry.question.problem_hash)
         self._tell(f"{self._name(entry)}: the machine failed: {record.failure.message[:300]}")
-        if not self._queue.put_back(entry):
+        if not self._queue.put_back(entry, card.name):
             self._keep(entry, record, time.monotonic() - card.started)
         if len(card.failed_on) >= MAX_FAILURES:
             self._retire(card, f"it failed on {MAX_FAILURES} problems in a row")

@@ -63,10 +63,22 @@ def test_a_step_that_the_machine_failed_at_is_tried_once_more() -> None:
     queue = StepQueue(steps("a/evaluate"))
     step = queue.take("x", ["x"])
     assert step is not None
-    assert queue.put_back(step)
+    assert queue.put_back(step, "x")
     assert queue.take("x", ["x"]) == step
-    assert not queue.put_back(step)
+    assert not queue.put_back(step, "x")
     assert len(queue) == 0
+
+
+def test_a_step_that_a_card_failed_at_is_tried_on_another_one() -> None:
+    queue = StepQueue(steps("a/evaluate/1", "a/evaluate/2"))
+    first = queue.take("broken", ["broken", "y"])
+    assert first is not None
+    queue.put_back(first, "broken")
+    second = queue.take("broken", ["broken", "y"])
+    assert second is not None
+    assert second != first
+    assert queue.take("broken", ["broken", "y"]) is None
+    assert queue.take("y", ["broken", "y"]) == first
 
 
 def test_cards_are_those_that_the_environment_shows() -> None:
