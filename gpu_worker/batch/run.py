@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -84,7 +85,9 @@ class BatchRun:
         self._total = len(batch.manifest.steps)
         self._positions = {entry.step: position for position, entry in enumerate(batch.manifest.steps)}
         self._queue = StepQueue([entry for entry in batch.manifest.steps if entry.step not in result.done])
-        self._options = _with_cores(cards)
+        self._spare = self._by_usefulness(cards)
+        """Cards that are not started, the next one first."""
+        self._shares = _shares_of_cores(min(len(cards), len(self._queue)))
         self._stop = _PROCESSES.Event()
         self._stop_asked: float | None = None
         """Time of the request to stop, by :func:`time.monotonic`. A flag of its own, because a signal handler may
@@ -105,14 +108,30 @@ class BatchRun:
         """Judge until nothing is left that may begin; raises Unavailable where no card can be used."""
         if len(self._queue) == 0:
             return
-        self._cards = [self._start(options) for options in self._options[: len(self._queue)]]
         try:
-            while self._cards and (self._order() or self._busy()) and self._may_wait():
+            while self._occupied() and self._may_wait():
                 self._wait()
             if not self._cards and self.left and not self._over():
                 raise Unavailable(f"no card can be used: {'; '.join(self._reasons)}")
         finally:
             self._end()
+
+    def _by_usefulness(self, cards: Sequence[CardOptions]) -> list[CardOptions]:
+        """Return the cards; those that most steps avoid come last."""
+        avoided = Counter(entry.avoids for entry in self._batch.manifest.steps if entry.step not in self._result.done)
+        return sorted(cards, key=lambda options: avoided[options.device])
+
+    def _occupied(self) -> bool:
+        """Give idle cards a step, and start further cards for what they leave; return whether any is occupied."""
+        self._order()
+        while self._spare and not self._over() and self._starting() < len(self._queue):
+            in_use = [card.options.cores for card in self._cards]
+            cores = min(self._shares, key=in_use.count)
+            self._cards.append(self._start(replace(self._spare.pop(0), cores=cores)))
+        return self._busy()
+
+    def _starting(self) -> int:
+        return sum(card.device is None for card in self._cards)
 
     def _start(self, options: CardOptions) -> _Card:
         ours, theirs = _PROCESSES.Pipe()
@@ -141,22 +160,20 @@ class BatchRun:
         starting = len(self._queue) > 0 and not self._over()
         return any(card.entry is not None or (card.device is None and starting) for card in self._cards)
 
-    def _order(self) -> bool:
-        """Give each idle card a step; return whether any got one."""
+    def _order(self) -> None:
+        """Give each idle card a step that it may have; one that is not started may have it too."""
         if self._over():
-            return False
-        names = [card.name for card in self._cards]
-        ordered = False
+            return
+        names = [card.name for card in self._cards] + [str(options.device) for options in self._spare]
         for card in self._cards:
             if card.device is None or card.entry is not None:
                 continue
             entry = self._queue.take(card.name, names)
             if entry is not None:
                 following = tuple(self._position(step) for step in self._queue.following(card.name, AHEAD))
-                card.entry, card.started, ordered = entry, time.monotonic(), True
+                card.entry, card.started = entry, time.monotonic()
                 with suppress(OSError):  # one that has just died; reading from it tells
                     card.connection.send(Order(self._position(entry), following))
-        return ordered
 
     def _position(self, entry: BatchEntry) -> int:
         return self._positions[entry.step]
@@ -258,15 +275,13 @@ def to_stderr(line: str) -> None:
     sys.stderr.flush()
 
 
-def _with_cores(cards: Sequence[CardOptions]) -> list[CardOptions]:
-    """Divide this machine's cores among several cards, where there are enough."""
+def _shares_of_cores(cards: int) -> list[tuple[int, ...]]:
+    """Divide this machine's cores among so many cards; where there are too few, each may use all of them."""
     cores = sorted(os.sched_getaffinity(0))
-    share = len(cores) // len(cards)
-    if len(cards) == 1 or share < LEAST_CORES:
-        return list(cards)
-    return [
-        replace(card, cores=tuple(cores[number * share : (number + 1) * share])) for number, card in enumerate(cards)
-    ]
+    share = len(cores) // max(cards, 1)
+    if cards == 1 or share < LEAST_CORES:
+        return [()]
+    return [tuple(cores[number * share : (number + 1) * share]) for number in range(cards)]
 
 
 def _end_card(card: _Card) -> None:

@@ -19,8 +19,8 @@ def begun(folder: Path) -> Path:
 
 
 def serve(options: CardOptions, connection: Connection, stop: Stop) -> None:
-    """``dies``: the process ends; ``fails``: the machine does; ``waits``: until the run is stopped; ``hangs``: even
-    then."""
+    """``dies``: the process ends; ``fails``: the machine does (``fails on`` a card: only there); ``waits``: until the
+    run is stopped; ``hangs``: even then."""
     if options.device == "absent":
         connection.send(Unusable("there is no such card"))
         return
@@ -41,5 +41,6 @@ def serve(options: CardOptions, connection: Connection, stop: Stop) -> None:
                 connection.send(Done(None))
                 continue
             failure = Failure(kind=FailureKind.INFRASTRUCTURE, message="lost")
-            changes = {"evaluation": None, "failure": failure} if "fails" in entry.key else {}
+            fails = "fails" in entry.key and ("fails on" not in entry.key or str(options.device) in entry.key)
+            changes = {"evaluation": None, "failure": failure} if fails else {}
             connection.send(Done(answer(entry, device=device, **changes)))

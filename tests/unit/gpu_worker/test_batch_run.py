@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -47,10 +49,15 @@ class Box:
     """A batch of steps with these keys, of so many problems in turn, and its result file."""
 
     def __init__(
-        self, folder: Path, keys: Sequence[str], cards: Sequence[str] = ("card-0",), problems: int = 1
+        self,
+        folder: Path,
+        keys: Sequence[str],
+        cards: Sequence[str] = ("card-0",),
+        problems: int = 1,
+        avoids: str | None = None,
     ) -> None:
         asked = [question(of=problem(f"relu_{number}")) for number in range(problems)]
-        entries = [entry(asked[number % problems][0], key=key) for number, key in enumerate(keys)]
+        entries = [entry(asked[number % problems][0], key=key, avoids=avoids) for number, key in enumerate(keys)]
         objects = {name: text for _, more in asked for name, text in more.items()}
         self.path = batch_file(folder, manifest(*entries), objects)
         self.batch = BatchFile(self.path)
@@ -117,6 +124,41 @@ def test_a_run_goes_on_with_the_cards_that_there_are(tmp_path: Path) -> None:
     nobody.output.unlink()
     with pytest.raises(Unavailable, match="no such card"):
         nobody.run()
+
+
+def test_a_card_that_was_not_needed_stands_in_for_one_that_cannot_be_used(tmp_path: Path) -> None:
+    box = Box(tmp_path, ["one"], cards=["absent", "card-1"])
+    assert box.run() == 0
+    assert [record.device.uid for record in box.records()] == ["card-1"]
+
+
+def test_a_step_goes_to_a_card_that_it_does_not_avoid(tmp_path: Path) -> None:
+    box = Box(tmp_path, ["one"], cards=["card-0", "card-1", "card-2"], avoids="card-0")
+    assert box.run() == 0
+    assert [record.device.uid for record in box.records()] == ["card-1"]
+
+
+def test_a_step_that_a_card_failed_at_goes_to_one_that_was_not_needed(tmp_path: Path) -> None:
+    box = Box(tmp_path, ["fails on card-0"], cards=["card-0", "card-1"])
+    assert box.run() == 0
+    assert [(record.device.uid, record.failure) for record in box.records()] == [("card-1", None)]
+
+
+def test_started_cards_divide_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
+    started: list[tuple[int, ...]] = []
+
+    class Noted(BatchRun):
+        def _start(self, options: CardOptions) -> running._Card:
+            started.append(options.cores)
+            card = super()._start(replace(options, cores=()))
+            card.options = options
+            return card
+
+    monkeypatch.setattr(sys.modules[__name__], "BatchRun", Noted)
+    box = Box(tmp_path, ["one", "two"], cards=[f"card-{number}" for number in range(8)])
+    assert box.run() == 0
+    assert started == [tuple(range(8)), tuple(range(8, 16))]
 
 
 def test_nothing_begins_after_the_deadline(tmp_path: Path) -> None:
