@@ -22,12 +22,30 @@ from cupilot.domain.errors import CupilotError, InvalidInput
 from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, PreparationResult, Tracing
 from cupilot.domain.hardware import Device
 from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Problem
 from gpu_worker.build_ahead import BUILDS_AHEAD
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.sandbox.confine import die_with_parent
 from gpu_worker.turns import Cancelled
 
 Answer = PreparationResult | Tracing | Evaluation
+
+PROBE_SECONDS = 120.0
+"""Starting a judge and a reference takes some seconds."""
+
+_PROBE = Problem(
+    name="probe",
+    source="""import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+def get_inputs():
+    return [torch.randn(64, 64)]
+def get_init_inputs():
+    return []
+""",
+)
+"""A problem that every card that works can trace."""
 
 
 class Stop(Protocol):
@@ -60,6 +78,11 @@ class Order:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """Request to trace a small problem that is known to work."""
+
+
+@dataclass(frozen=True)
 class Ready:
     """The supervisor is there."""
 
@@ -78,6 +101,14 @@ class Done:
     """A step's record; None where it was cancelled."""
 
     record: BatchRecord | None
+
+
+@dataclass(frozen=True)
+class Probed:
+    """Answer to a :class:`Probe`."""
+
+    fault: str | None
+    """Failure of the card, or None."""
 
 
 def serve(options: CardOptions, connection: Connection, stop: Stop) -> None:
@@ -127,8 +158,22 @@ def _serve(evaluator: Evaluator, batch: BatchFile, connection: Connection, stop:
             return
         if order is None:
             return
+        if isinstance(order, Probe):
+            connection.send(Probed(fault(evaluator, stop)))
+            continue
         _build_ahead(evaluator, batch, [steps[position] for position in order.following])
         connection.send(Done(_record(evaluator, batch, steps[order.step], stop)))
+
+
+def fault(evaluator: Evaluator, stop: Stop) -> str | None:
+    """Return why a problem that is known to work fails on this card; None where it does not."""
+    try:
+        failure = evaluator.trace(_PROBE, timeout=PROBE_SECONDS, cancelled=stop.is_set).failure
+    except Cancelled:
+        return None
+    except Exception as error:  # whatever it is, the problem is not the cause
+        return f"{type(error).__name__}: {error}"
+    return failure.message if failure is not None else None
 
 
 def _record(evaluator: Evaluator, batch: BatchFile, entry: BatchEntry, stop: Stop) -> BatchRecord | None:

@@ -21,14 +21,15 @@ from cupilot.domain.errors import Unavailable
 from cupilot.domain.evaluation import Failure, FailureKind
 from cupilot.domain.hardware import Device
 from cupilot.domain.problem import Target
-from gpu_worker.batch.card import CardOptions, Done, Order, Ready, Unusable, serve
+from gpu_worker.batch.card import CardOptions, Done, Order, Probe, Probed, Ready, Unusable, serve
 from gpu_worker.batch.queue import StepQueue
 from gpu_worker.batch.result_file import ResultFile
 
 AHEAD = 8
 """Steps that a card is told to come next: enough that builds are never waited for."""
 MAX_FAILURES = 3
-"""Problems in a row on which a card failed, after which it gets no more steps; one may be too large for it."""
+"""Steps in a row that a card failed at, after which it is tried on a problem that is known to work. Steps may be to
+blame: their references and imported files are other people's code."""
 LEAST_CORES = 4
 """Cores below which cards share all of them: a judge, a runner, a reference, and one for builds."""
 WAIT_SECONDS = 0.2
@@ -52,8 +53,11 @@ class _Card:
     device: Device | None = None
     """None until it is ready."""
     entry: BatchEntry | None = None
-    failed_on: set[str] = field(default_factory=set)
-    """Problems, by hash, of its machine failures since it last judged a step."""
+    failures: int = 0
+    """Steps that it failed at since it last judged one, or was tried itself."""
+    patience: int = MAX_FAILURES
+    """Failures after which it is tried; doubled each time that it works."""
+    probing: bool = False
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -158,7 +162,7 @@ class BatchRun:
     def _busy(self) -> bool:
         """Return whether a card is at a step, or still starting for one."""
         starting = len(self._queue) > 0 and not self._over()
-        return any(card.entry is not None or (card.device is None and starting) for card in self._cards)
+        return any(card.entry is not None or card.probing or (card.device is None and starting) for card in self._cards)
 
     def _order(self) -> None:
         """Give each idle card a step that it may have; one that is not started may have it too."""
@@ -166,7 +170,7 @@ class BatchRun:
             return
         names = [card.name for card in self._cards] + [str(options.device) for options in self._spare]
         for card in self._cards:
-            if card.device is None or card.entry is not None:
+            if card.device is None or card.entry is not None or card.probing:
                 continue
             entry = self._queue.take(card.name, names)
             if entry is not None:
@@ -192,6 +196,8 @@ class BatchRun:
                 card.device = message.device
             elif isinstance(message, Unusable):
                 self._retire(card, message.reason)
+            elif isinstance(message, Probed):
+                self._probed(card, message.fault)
             else:
                 self._done(card, message)
 
@@ -205,18 +211,28 @@ class BatchRun:
         if message.record.failure is not None:
             self._failed(card, entry, message.record)
             return
-        card.failed_on.clear()
+        card.failures = 0
         self._keep(entry, message.record, time.monotonic() - card.started)
 
     def _failed(self, card: _Card, entry: BatchEntry, record: BatchRecord) -> None:
         """Try a step again that the machine failed at; write the failure down where that was done before."""
         assert record.failure is not None
-        card.failed_on.add(entry.question.problem_hash)
+        card.failures += 1
         self._tell(f"{self._name(entry)}: the machine failed: {record.failure.message[:300]}")
         if not self._queue.put_back(entry, card.name):
             self._keep(entry, record, time.monotonic() - card.started)
-        if len(card.failed_on) >= MAX_FAILURES:
-            self._retire(card, f"it failed on {MAX_FAILURES} problems in a row")
+        if card.failures >= card.patience and not self._over():
+            card.probing = True
+            with suppress(OSError):  # one that has just died; reading from it tells
+                card.connection.send(Probe())
+
+    def _probed(self, card: _Card, fault: str | None) -> None:
+        """Retire a card that fails at what is known to work; where it does not, the steps may be to blame."""
+        card.probing = False
+        if fault is not None:
+            self._retire(card, f"it failed at {card.failures} steps in a row, and at a problem known to work: {fault}")
+            return
+        card.failures, card.patience = 0, 2 * card.patience
 
     def _died(self, card: _Card) -> None:
         """Replace a process that ended by itself, and blame the machine for its step."""
@@ -224,11 +240,11 @@ class BatchRun:
         self._cards.remove(card)
         card.connection.close()
         reason = f"its process ended with exit code {card.process.exitcode}"
-        if card.device is None or self._stop_asked is not None:
+        if card.device is None or card.probing or self._stop_asked is not None:
             self._reasons.append(f"{card.name}: {reason}")
             return
         fresh = self._start(card.options)
-        fresh.failed_on = card.failed_on
+        fresh.failures, fresh.patience = card.failures, card.patience
         self._cards.append(fresh)
         if card.entry is not None:
             failure = Failure(kind=FailureKind.INFRASTRUCTURE, message=f"the supervisor: {reason}")

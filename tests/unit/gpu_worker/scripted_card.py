@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cupilot.domain.batches.files import BatchFile
 from cupilot.domain.evaluation import Failure, FailureKind
-from gpu_worker.batch.card import CardOptions, Done, Order, Ready, Stop, Unusable
+from gpu_worker.batch.card import CardOptions, Done, Order, Probe, Probed, Ready, Stop, Unusable
 from tests.unit.cupilot.batches.batch_of import DEVICE, answer
 
 
@@ -28,6 +28,9 @@ def serve(options: CardOptions, connection: Connection, stop: Stop) -> None:
     connection.send(Ready(device))
     with BatchFile(options.batch) as batch:
         while (order := connection.recv()) is not None:
+            if isinstance(order, Probe):
+                connection.send(Probed("it is broken" if options.device == "broken" else None))
+                continue
             assert isinstance(order, Order)
             entry = batch.manifest.steps[order.step]
             if "dies" in entry.key:

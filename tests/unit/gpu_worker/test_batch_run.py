@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +19,10 @@ from cupilot.domain.errors import Unavailable
 from gpu_worker.__main__ import main
 from gpu_worker.batch import command
 from gpu_worker.batch import run as running
-from gpu_worker.batch.card import CardOptions
+from gpu_worker.batch.card import CardOptions, fault
 from gpu_worker.batch.result_file import ResultFile
 from gpu_worker.batch.run import BatchRun
+from gpu_worker.evaluator import Evaluator
 from tests.unit.cupilot.batches.batch_of import NOW, batch_file, entry, manifest, problem, question
 from tests.unit.gpu_worker import scripted_card
 
@@ -104,10 +106,20 @@ def test_a_process_that_dies_is_replaced_and_its_step_blamed_on_the_machine(tmp_
 
 
 def test_a_card_that_fails_again_and_again_gets_no_more_steps(tmp_path: Path) -> None:
-    box = Box(tmp_path, [f"fails {number}" for number in range(8)], problems=4)
-    with pytest.raises(Unavailable, match="3 problems in a row"):
+    box = Box(tmp_path, [f"fails {number}" for number in range(8)], cards=["broken"])
+    with pytest.raises(Unavailable, match=r"3 steps in a row, .*: it is broken"):
         box.run()
     assert len(box.records()) < 6
+
+
+def test_steps_that_fail_wherever_they_are_tried_take_no_card_out(tmp_path: Path) -> None:
+    box = Box(tmp_path, [f"fails {number}" for number in range(8)] + ["fine"], problems=9)
+    assert box.run() == 0
+    assert sum(record.failure is None for record in box.records()) == 1
+
+
+def test_a_card_that_works_traces_the_problem_that_it_is_tried_on(evaluator: Evaluator) -> None:
+    assert fault(evaluator, threading.Event()) is None
 
 
 def test_a_problem_that_a_card_fails_at_costs_the_others_nothing(tmp_path: Path) -> None:
