@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -25,6 +24,7 @@ from cupilot.reports import tables
 from gpu_worker import summary
 from gpu_worker.batch import command
 from gpu_worker.evaluator import Evaluator
+from gpu_worker.work_dir import default_work_dir, own_work_dir
 
 COUNTS, KERNEL_FAILED, UNUSABLE, MACHINE_FAILED = 0, 1, 2, 3
 
@@ -47,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.command == "batch":
         return command.run(options)
     target = Target(options.target)
-    work_dir = Path(options.work_dir)
+    work_dir = own_work_dir(Path(options.work_dir))
     with Evaluator(
         target,
         work_dir,
@@ -232,8 +232,9 @@ def _parser() -> argparse.ArgumentParser:
             choices=("nvrtc", "nvcc"),
             help="what compiles on cuda: nvrtc (default), or a toolkit's nvcc",
         )
-        default = str(Path(tempfile.gettempdir()) / "cupilot-gpu-worker")
-        verb.add_argument("--work-dir", default=default, help="build cache and measured peaks (default %(default)s)")
+        verb.add_argument(
+            "--work-dir", default=default_work_dir(), help="build cache and measured peaks (default %(default)s)"
+        )
         verb.add_argument("--json", action="store_true", help="print the whole record as JSON")
     parser.set_defaults(sweep=None, max_autotune=None)
     return parser

@@ -6,7 +6,6 @@ import argparse
 import importlib.util
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from cupilot.domain.problem import Target
 from gpu_worker.batch.card import CardOptions
 from gpu_worker.batch.result_file import ResultFile
 from gpu_worker.batch.run import GRACE_SECONDS, BatchRun, card_options, to_stderr
+from gpu_worker.work_dir import default_work_dir, own_work_dir
 
 ALL_DONE, STEPS_LEFT = 0, 4
 
@@ -77,10 +77,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     run.add_argument("--threads", type=int, help="threads of kernel and baseline on cpu; all cores by default")
     run.add_argument("--builder", choices=("nvrtc", "nvcc"), help="what compiles on cuda: nvrtc (default), or nvcc")
-    default = str(Path(tempfile.gettempdir()) / "cupilot-gpu-worker")
     run.add_argument(
         "--work-dir",
-        default=default,
+        default=default_work_dir(),
         help="builds, measured peaks and known evaluations, worth keeping between runs (default %(default)s)",
     )
 
@@ -92,9 +91,8 @@ def run(options: argparse.Namespace) -> int:
     deadline = None if options.minutes is None else time.monotonic() + options.minutes * 60
     path = Path(options.file)
     output = Path(options.output) if options.output else path.with_name(f"{path.name}.results")
-    template = CardOptions(
-        path.resolve(), Path(options.work_dir).resolve(), threads=options.threads, builder=options.builder
-    )
+    work_dir = own_work_dir(Path(options.work_dir))
+    template = CardOptions(path.resolve(), work_dir, threads=options.threads, builder=options.builder)
     with BatchFile(path) as batch:
         _check_packages(batch.manifest.target)
         _check_lease(batch)
