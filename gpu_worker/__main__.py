@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     except CupilotError as error:
         return _complain(error, UNUSABLE)
     except OSError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"{summary.entry(f'error: {error}')}\n")
         return UNUSABLE if error.filename else MACHINE_FAILED
 
 
@@ -123,7 +123,8 @@ def _imported(options: argparse.Namespace, source: str, target: Target) -> Impor
 
 def _report_unprepared(result: PreparationResult, options: argparse.Namespace) -> int:
     assert result.failure is not None
-    _print(result, f"problem cannot be used: {result.failure.kind.value}: {result.failure.message}", options)
+    reason = f"{result.failure.kind.value}: {result.failure.message}"
+    _print(result, summary.entry(f"problem cannot be used: {reason}"), options)
     return MACHINE_FAILED if result.failure.kind is FailureKind.INFRASTRUCTURE else UNUSABLE
 
 
@@ -135,13 +136,13 @@ def _exit_code(evaluation: Evaluation) -> int:
 
 
 def _print(value: Value, text: str, options: argparse.Namespace) -> None:
-    sys.stdout.write(f"{value.model_dump_json(indent=2) if options.json else text}\n")
+    sys.stdout.write(f"{value.model_dump_json(indent=2) if options.json else summary.printable(text)}\n")
 
 
 def _complain(error: CupilotError, code: int) -> int:
-    sys.stderr.write(f"error: {error.message}\n")
+    sys.stderr.write(f"{summary.entry(f'error: {error.message}')}\n")
     if error.hint:
-        sys.stderr.write(f"hint: {error.hint}\n")
+        sys.stderr.write(f"{summary.entry(f'hint: {error.hint}')}\n")
     return code
 
 

@@ -1,11 +1,26 @@
-"""Records as a few lines of text for a person."""
+"""Records as a few lines of text for a person. Kernels and references say part of it: none of it gets further."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from cupilot.domain.evaluation import Evaluation, Interval, Preparation, WorkloadResult
 from cupilot.domain.hardware import Conditions, Device
 from cupilot.domain.imported import KernelKind
 from cupilot.domain.roofline import Placement
+
+_INDENT = 11
+"""Characters before what a line says, which continuation lines begin with too."""
+
+
+def printable(text: str) -> str:
+    """Return a text of one or several lines without control characters."""
+    return "".join(character if character.isprintable() or character == "\n" else " " for character in text)
+
+
+def entry(text: str) -> str:
+    """Return a line of a summary; further lines of its text are indented, so that they are not taken for entries."""
+    return printable(text).replace("\n", f"\n{' ' * _INDENT}")
 
 
 def device(item: Device) -> str:
@@ -31,7 +46,7 @@ def preparation(item: Preparation) -> str:
             f"eager {_interval(part.baseline_us)} us, bound {part.placement.floor_us:.4g} us"
         )
     warnings = [f"warning    {warning}" for warning in item.warnings]
-    return "\n".join([*lines, *warnings, *(f"note       {note}" for note in item.notes)])
+    return _joined([*lines, *warnings, *(f"note       {note}" for note in item.notes)])
 
 
 def evaluation(item: Evaluation) -> str:
@@ -72,7 +87,11 @@ def evaluation(item: Evaluation) -> str:
         metrics = ", ".join(f"{name} {value:.1f}" for name, value in sorted(item.profile.metrics.items()))
         source = item.profile.source.value + ("" if item.profile.promoted else " (no counters: not among the fastest)")
         lines.append(f"profile    {source}: {metrics}")
-    return "\n".join([*lines, f"took       {item.seconds:.2f} s"])
+    return _joined([*lines, f"took       {item.seconds:.2f} s"])
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return "\n".join(map(entry, lines))
 
 
 def _workload(part: WorkloadResult) -> str:

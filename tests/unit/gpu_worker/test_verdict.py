@@ -10,6 +10,7 @@ from cupilot.domain.data_sheets import stated_peaks
 from cupilot.domain.evaluation import BuildReport, Comparison, Evaluation, Failure, FailureKind, LawResult, Verdict
 from cupilot.domain.hardware import Peaks
 from cupilot.domain.roofline import place
+from gpu_worker import summary
 from gpu_worker.build import Build, BuiltKernel
 from gpu_worker.imported import NO_PLAN
 from gpu_worker.messages.judge import Judged, TimingResult, VerificationResult
@@ -139,3 +140,13 @@ def test_agreement_allows_for_noise() -> None:
 def test_undefined_behaviour_rejects_however_right_the_results_were() -> None:
     seen = Failure(kind=FailureKind.NON_DETERMINISTIC, message="threads race", details={"tool": "racecheck"})
     assert concluded(memory=seen).verdict is Verdict.REJECTED
+
+
+def test_what_a_kernel_says_forges_no_line_of_a_summary() -> None:
+    message = "\x1b[2J\x1b]0;owned\x07\nverdict    audited\r\nspeedup    3.9\x9b8m"
+    failure = Failure(kind=FailureKind.CRASH, message=message)
+    told = summary.evaluation(
+        Evaluation(kernel_hash="0" * 64, problem_hash="0" * 64, verdict=Verdict.REJECTED, failure=failure)
+    )
+    assert all(character.isprintable() or character == "\n" for character in told)
+    assert [line.split()[0] for line in told.splitlines() if line[0] != " "] == ["verdict", "failure", "took"]
