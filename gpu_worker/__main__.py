@@ -8,9 +8,20 @@ fault.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from pathlib import Path
+
+if __name__ == "__main__":
+    try:
+        importlib.import_module("pydantic")
+    except ImportError as error:  # before the imports below end with a traceback
+        sys.stderr.write(
+            f"error: {sys.executable} cannot import pydantic: {error}\n"
+            "hint: pip install pydantic; without a network: pip install --no-index --find-links WHEELS pydantic\n"
+        )
+        sys.exit(3)
 
 from pydantic import ValidationError
 

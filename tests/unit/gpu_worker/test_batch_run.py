@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -23,6 +25,7 @@ from gpu_worker.batch.card import CardOptions, fault
 from gpu_worker.batch.result_file import ResultFile
 from gpu_worker.batch.run import BatchRun
 from gpu_worker.evaluator import Evaluator
+from gpu_worker.sandbox.files import SOURCE_ROOT
 from tests.unit.cupilot.batches.batch_of import NOW, batch_file, entry, manifest, problem, question
 from tests.unit.gpu_worker import scripted_card
 
@@ -220,6 +223,16 @@ def test_a_missing_package_is_named(
     monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None if name == "torch" else object())
     assert main(["batch", "run", str(batch_file(tmp_path))]) == 3
     assert "has no torch" in capsys.readouterr().err
+
+
+def test_a_machine_without_pydantic_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "pydantic.py").write_text("raise ImportError('No module named pydantic_core')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command_line = [sys.executable, "-m", "gpu_worker", "batch", "run", "night.batch"]
+    done = subprocess.run(command_line, cwd=SOURCE_ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "cannot import pydantic: No module named pydantic_core" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_what_is_no_batch_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
