@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from cupilot.domain.batches.files import BatchFile
 from cupilot.domain.batches.manifest import BatchEntry
 from cupilot.domain.batches.results import BatchRecord
-from cupilot.domain.errors import Unavailable
+from cupilot.domain.errors import InvalidInput, Unavailable
 from cupilot.domain.evaluation import Failure, FailureKind
 from cupilot.domain.hardware import Device
 from cupilot.domain.problem import Target
@@ -274,14 +274,28 @@ def card_options(batch: BatchFile, template: CardOptions, devices: str) -> list[
     """Return the options of each card that ``devices`` names: ``all``, or UUIDs or indices separated by commas."""
     if batch.manifest.target is Target.CPU:
         return [replace(template, device=None if devices == "all" else devices)]
-    if devices != "all":
-        return [replace(template, device=name.strip()) for name in devices.split(",") if name.strip()]
     from gpu_worker.targets.cuda.nvml import visible_uuids
 
     uuids = visible_uuids()
     if not uuids:
         raise Unavailable("this machine shows no card", hint="see CUDA_VISIBLE_DEVICES, and what the scheduler lends")
-    return [replace(template, device=uuid) for uuid in uuids]
+    chosen = uuids if devices == "all" else _named(devices, uuids)
+    return [replace(template, device=uuid) for uuid in chosen]
+
+
+def _named(devices: str, uuids: Sequence[str]) -> list[str]:
+    """Return the cards that indices or UUIDs name among those that this process may use."""
+    from gpu_worker.targets.cuda.nvml import chosen_uuids
+
+    named = {name.strip(): chosen_uuids(uuids, name) for name in devices.split(",")}
+    unknown = [name for name, matches in named.items() if not matches]
+    if unknown:
+        hint = f"indices count the cards that CUDA_VISIBLE_DEVICES shows: {', '.join(uuids)}"
+        raise InvalidInput(f"--devices: {unknown[0]!r} is no card that this process may use", hint=hint)
+    chosen = [uuid for matches in named.values() for uuid in matches]
+    if len(set(chosen)) < len(devices.split(",")):
+        raise InvalidInput("--devices names a card twice")
+    return chosen
 
 
 def to_stderr(line: str) -> None:

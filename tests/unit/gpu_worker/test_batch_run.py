@@ -17,15 +17,17 @@ import pytest
 
 from cupilot.domain.batches.files import BatchFile
 from cupilot.domain.batches.results import BatchRecord, read_header, read_record
-from cupilot.domain.errors import Unavailable
+from cupilot.domain.errors import InvalidInput, Unavailable
+from cupilot.domain.problem import Target
 from gpu_worker.__main__ import main
 from gpu_worker.batch import command
 from gpu_worker.batch import run as running
 from gpu_worker.batch.card import CardOptions, fault
 from gpu_worker.batch.result_file import ResultFile
-from gpu_worker.batch.run import BatchRun
+from gpu_worker.batch.run import BatchRun, card_options
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.sandbox.files import SOURCE_ROOT
+from gpu_worker.targets.cuda import nvml
 from tests.unit.cupilot.batches.batch_of import NOW, batch_file, entry, manifest, problem, question
 from tests.unit.gpu_worker import scripted_card
 
@@ -174,6 +176,28 @@ def test_started_cards_divide_the_cores(tmp_path: Path, monkeypatch: pytest.Monk
     box = Box(tmp_path, ["one", "two"], cards=[f"card-{number}" for number in range(8)])
     assert box.run() == 0
     assert started == [tuple(range(8)), tuple(range(8, 16))]
+
+
+def test_devices_are_counted_among_those_that_the_process_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "visible_uuids", lambda: ["GPU-e", "GPU-f"])
+    asked, objects = question()
+    of = manifest(entry(asked)).model_copy(update={"target": Target.CUDA})
+    path = batch_file(tmp_path, of, objects)
+    with BatchFile(path) as batch:
+
+        def chosen(devices: str) -> list[str | None]:
+            return [options.device for options in card_options(batch, CardOptions(path, tmp_path), devices)]
+
+        assert chosen("all") == chosen("0,1") == ["GPU-e", "GPU-f"]
+        assert chosen("1, GPU-e") == ["GPU-f", "GPU-e"]
+        for devices in ("0,0", "0,GPU-e"):
+            with pytest.raises(InvalidInput, match="names a card twice"):
+                chosen(devices)
+        for devices in ("2", "GPU-a", "", "0,"):
+            with pytest.raises(InvalidInput, match="no card that this process may use"):
+                chosen(devices)
 
 
 def test_nothing_begins_after_the_deadline(tmp_path: Path) -> None:
