@@ -91,7 +91,7 @@ class BatchRun:
         self._queue = StepQueue([entry for entry in batch.manifest.steps if entry.step not in result.done])
         self._spare = self._by_usefulness(cards)
         """Cards that are not started, the next one first."""
-        self._shares = _shares_of_cores(min(len(cards), len(self._queue)))
+        self._shares = _shares_of_cores(min(len(cards), len(self._queue)), tell)
         self._stop = _PROCESSES.Event()
         self._stop_asked: float | None = None
         """Time of the request to stop, by :func:`time.monotonic`. A flag of its own, because a signal handler may
@@ -305,10 +305,13 @@ def to_stderr(line: str) -> None:
     sys.stderr.flush()
 
 
-def _shares_of_cores(cards: int) -> list[tuple[int, ...]]:
+def _shares_of_cores(cards: int, tell: Callable[[str], None]) -> list[tuple[int, ...]]:
     """Divide this machine's cores among so many cards; where there are too few, each may use all of them."""
     cores = sorted(os.sched_getaffinity(0))
     share = len(cores) // max(cards, 1)
+    if cards and share < LEAST_CORES:
+        lent = f"{cards} cards have {len(cores)} cores of this machine"
+        tell(f"warning: {lent}, and should have {LEAST_CORES} each: times may be too uneven to be used")
     if cards == 1 or share < LEAST_CORES:
         return [()]
     return [tuple(cores[number * share : (number + 1) * share]) for number in range(cards)]

@@ -178,6 +178,13 @@ def test_started_cards_divide_the_cores(tmp_path: Path, monkeypatch: pytest.Monk
     assert started == [tuple(range(8)), tuple(range(8, 16))]
 
 
+def test_too_few_cores_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    box = Box(tmp_path, ["one", "two"], cards=["card-0", "card-1"])
+    assert box.run() == 0
+    assert box.told[0].startswith("warning: 2 cards have 1 cores of this machine, and should have 4 each")
+
+
 def test_devices_are_counted_among_those_that_the_process_may_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
