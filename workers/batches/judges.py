@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from cupilot.storage.pool.index import StrategyPool
 
 
+Objects = Mapping[str, str]
+"""Texts of a batch's objects by their hashes."""
+
+_TERMS = ("incumbent", "candidate", "fresh", "tunables", "timeout")
+"""Fields of a question that are no objects, and do not follow from them."""
+
+
 class Asked(Exception):
     """A step has asked its judge: the question, and the objects that it names."""
 
@@ -111,9 +118,11 @@ class AskingJudge(BatchJudge):
 class AnsweringJudge(BatchJudge):
     """Answers the question that was exported with the record that came back."""
 
-    def __init__(self, question: Question, record: BatchRecord) -> None:
+    def __init__(self, question: Question, record: BatchRecord, objects: Callable[[Question], Objects]) -> None:
+        """Answer the question with the record; ``objects`` returns those that a question of the batch names."""
         self._question = question
         self._record = record
+        self._objects = objects
 
     def _answer(self, asked: Asked) -> BatchRecord:
         """Return the record.
@@ -121,11 +130,23 @@ class AnsweringJudge(BatchJudge):
         Raises :class:`Stale` where the step asks something else by now, and :class:`InfrastructureFailure` where the
         machine gave no answer.
         """
-        if not asked.question.same_subject(self._question):
+        if not asked.question.same_subject(self._question) and not asked.question.same_subject(self._anew()):
             raise Stale("the step asks for something else than what was exported")
         if self._record.failure is not None:
             raise infrastructure(self._record.failure)
         return self._record
+
+    def _anew(self) -> Question:
+        """Return the question as this version of the code asks it: a field that is new changes the hash of a value."""
+        question, objects = self._question, self._objects(self._question)
+        problem = Problem.model_validate_json(objects[question.problem])
+        terms = {name: getattr(question, name) for name in _TERMS}
+        if question.preparation is None or question.kernel is None:
+            return _asked(question.operation, problem, **terms).question
+        preparation = Preparation.model_validate_json(objects[question.preparation])
+        kind = ImportedKernel if question.imported else Kernel
+        kernel = kind.model_validate_json(objects[question.kernel])
+        return _asked(question.operation, problem, preparation, kernel, **terms).question
 
 
 def batch_tools(settings: Settings, database: Database, judge: Judge) -> Tools:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from cupilot import tracing
+from cupilot.domain.batches.manifest import Question
 from cupilot.domain.batches.results import BatchRecord
 from cupilot.domain.errors import CupilotError
 from cupilot.domain.states import BatchOutcome, BatchState, StepState
@@ -31,6 +32,7 @@ from cupilot.storage.queue.batches import (
     lock_batch,
     lock_steps,
     lost,
+    named_objects,
     next_received,
     owner_of,
     unresolved,
@@ -116,7 +118,12 @@ def _claim_of(row: BatchStep, job: Job, step: Step) -> Claim:
 
 def _settle(settings: Settings, database: Database, row: BatchStep, claim: Claim) -> None:
     record = BatchRecord.model_validate_json(row.record or "")
-    tools = batch_tools(settings, database, AnsweringJudge(row.entry.question, record))
+
+    def named(question: Question) -> Mapping[str, str]:
+        with database.transaction() as session:
+            return named_objects(session, row.batch_id, question.objects())
+
+    tools = batch_tools(settings, database, AnsweringJudge(row.entry.question, record, named))
     hold = BatchHold(row.batch_id, row.step_id)
     about = {"job": claim.job_id, "step": claim.step_id, "key": claim.key, "attempt": claim.attempt}
     with log_context(**about), tracing.span(f"settle {claim.kind.value}", parent=claim.trace, batch=str(row.batch_id)):

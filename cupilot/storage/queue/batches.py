@@ -117,6 +117,13 @@ def objects(session: Session, batch: Batch) -> Mapping[str, str]:
     return {name: body for name, body in rows}  # noqa: C416 - rows are no pairs to mypy
 
 
+def named_objects(session: Session, batch_id: uuid.UUID, names: Iterable[str]) -> Mapping[str, str]:
+    """Return those objects of a batch, by hash."""
+    named = (BatchObject.batch_id == batch_id) & BatchObject.hash.in_(list(names))
+    rows = session.execute(select(BatchObject.hash, BatchObject.body).where(named))
+    return {name: body for name, body in rows}  # noqa: C416 - as above
+
+
 def open_batch(session: Session, batch: Batch, manifest: str, expires_at: datetime) -> None:
     """Open a locked batch whose steps are all there, and begin its lease as the manifest says."""
     move_batch(session, batch, BatchState.OPEN, values={"manifest": manifest, "expires_at": expires_at})

@@ -13,11 +13,12 @@ from sqlalchemy import func, select, update
 
 import workers.steps
 from cupilot.domain.batches.errors import BatchNotReady, ForeignBatch, InvalidBatchFile, TamperedBatch
-from cupilot.domain.batches.files import BatchFile, pack
+from cupilot.domain.batches.files import BatchFile, pack, sha256
 from cupilot.domain.batches.results import ResultHeader, read_header, read_record, write_header, write_record
 from cupilot.domain.errors import NotFound
 from cupilot.domain.evaluation import Failure, FailureKind, PreparationResult
 from cupilot.domain.states import JobState, StepKind, StepState
+from cupilot.domain.value import Value
 from cupilot.jobs.batches import receive_results
 from cupilot.jobs.remeasuring import submit_remeasurement
 from cupilot.settings import Settings
@@ -32,7 +33,7 @@ from cupilot.storage.queue.steps import claim_step
 from tests.service.box import LONG, Batches, id_of, judged
 from tests.service.doubles import PlacedJudge, device, strategy
 from tests.service.rig import Rig
-from workers.batches import exporting, settling
+from workers.batches import exporting, judges, settling
 from workers.handlers.registry import HANDLERS
 from workers.reaper import end_cancelled, end_overtime, reap
 
@@ -75,6 +76,21 @@ def expire(rig: Rig, batch: uuid.UUID) -> None:
 
 def outcomes(receipts: list[object]) -> list[str]:
     return [receipt.outcome for receipt in receipts]  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("evaluating")
+def test_results_count_after_an_upgrade_that_writes_values_in_another_way(
+    rig: Rig, batches: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = batches.export(tmp_path)
+
+    def with_a_new_field(value: Value) -> tuple[str, str]:
+        text = f'{{"new": 1, {value.model_dump_json()[1:]}'
+        return sha256(text.encode()), text
+
+    monkeypatch.setattr(judges, "to_object", with_a_new_field)
+    batches.hand_in(id_of(path), judged(path))
+    assert evaluations(rig) == 4
 
 
 def test_whole_jobs_are_judged_in_batches(rig: Rig, batches: Batches, tmp_path: Path) -> None:
