@@ -95,7 +95,8 @@ def export(
         if view.state == "empty":
             raise NothingToExport(
                 f"no step waits for {view.device_class}",
-                hint="cupilot list shows open jobs; agents may still be writing their kernels",
+                hint="cupilot list shows open jobs; agents may still be writing their kernels, and the scheduler's log"
+                " names steps whose preparation is too large for a batch",
             )
         _write(client, view, output)
         if as_json:

@@ -58,16 +58,21 @@ class ResultFile:
         """Close the file."""
         os.close(self._descriptor)
 
-    def add(self, record: BatchRecord) -> None:
-        """Append a record; it is on the disk when this returns."""
+    def add(self, record: BatchRecord) -> BatchRecord:
+        """Append a record; it is on the disk when this returns.
+
+        Returns what was written: a failure in place of an answer that is too large for a line.
+        """
         try:
             line = write_record(self._header, record)
         except Damaged as error:
             failure = Failure(kind=FailureKind.INFRASTRUCTURE, message=str(error))
             answers = {"preparation": None, "tracing": None, "evaluation": None, "failure": failure}
-            line = write_record(self._header, record.model_copy(update=answers))
+            record = record.model_copy(update=answers)
+            line = write_record(self._header, record)
         self._append(line)
         self.done.add(record.step)
+        return record
 
     def _lock(self) -> None:
         try:

@@ -257,7 +257,7 @@ class BatchRun:
         _end_card(card)
 
     def _keep(self, entry: BatchEntry, record: BatchRecord, seconds: float) -> None:
-        self._result.add(record)
+        record = self._result.add(record)
         number = f"{len(self._result.done):{len(str(self._total))}}/{self._total}"
         self._tell(f"[{number}] {self._name(entry)}: {_outcome(record)} in {seconds:.1f} s on {record.device.uid}")
 
@@ -345,7 +345,7 @@ def _outcome(record: BatchRecord) -> str:
         speedup = record.evaluation.speedup
         return record.evaluation.verdict.value + (f" {speedup:.2f}x" if speedup is not None else "")
     if record.failure is not None:
-        return "the machine failed"
+        return f"the machine failed: {record.failure.message[:300]};"
     answer = record.preparation or record.tracing
     assert answer is not None
     return "not usable" if answer.failure is not None else "ok"

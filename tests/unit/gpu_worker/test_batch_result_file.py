@@ -99,8 +99,9 @@ def test_an_answer_that_is_too_large_is_the_machines_failure(batch: BatchFile, t
     assert record.evaluation is not None
     evaluation = record.evaluation.model_copy(update={"failure": huge})
     with ResultFile(path, batch) as result:
-        result.add(record.model_copy(update={"evaluation": evaluation}))
+        written = result.add(record.model_copy(update={"evaluation": evaluation}))
     lines = path.read_text().split("\n")
     kept = read_record(read_header(lines[0]), lines[1])
     assert kept.failure is not None
     assert kept.failure.kind is FailureKind.INFRASTRUCTURE
+    assert kept == written

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from cupilot.domain.batches import results
 from cupilot.domain.batches.files import BatchFile
-from cupilot.domain.batches.results import BatchRecord, read_header, read_record
+from cupilot.domain.batches.results import BatchRecord, ResultHeader, read_header, read_record
 from cupilot.domain.errors import InvalidInput, Unavailable
 from cupilot.domain.problem import Target
 from gpu_worker.__main__ import main
-from gpu_worker.batch import command
+from gpu_worker.batch import command, result_file
 from gpu_worker.batch import run as running
 from gpu_worker.batch.card import CardOptions, fault
 from gpu_worker.batch.result_file import ResultFile
@@ -176,6 +177,20 @@ def test_started_cards_divide_the_cores(tmp_path: Path, monkeypatch: pytest.Monk
     box = Box(tmp_path, ["one", "two"], cards=[f"card-{number}" for number in range(8)])
     assert box.run() == 0
     assert started == [tuple(range(8)), tuple(range(8, 16))]
+
+
+def test_an_answer_that_is_too_large_is_told_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = results.write_record
+
+    def too_long(header: ResultHeader, record: BatchRecord) -> str:
+        if record.failure is None:
+            raise results.Damaged("its result takes more than 900000 bytes")
+        return written(header, record)
+
+    monkeypatch.setattr(result_file, "write_record", too_long)
+    box = Box(tmp_path, ["one"])
+    assert box.run() == 0
+    assert "the machine failed: its result takes more than 900000 bytes" in box.told[-1]
 
 
 def test_too_few_cores_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
