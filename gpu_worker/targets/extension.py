@@ -32,8 +32,8 @@ _CUDA_FLAGS = ["-O3"]
 
 HOW_IT_IS_CALLED = (
     "It is called with forward's arguments; then with all parameters and buffers, or the parameters only, or neither; "
-    "then with the arguments of Model's constructor that it names beyond those, or, where it names none of its own, "
-    "with all or none"
+    "then with the arguments of Model's constructor that it names, first all of them, then those beyond the others; "
+    "or, where it names none of its own, with all or none"
 )
 
 
@@ -103,14 +103,17 @@ class Extension(torch.nn.Module):
         state = parameters | dict(self.named_buffers())
         in_order = tuple(state[key] for key in self._signature.state)
         without_buffers = tuple(state[key] for key in self._signature.state if key in parameters)
-        for tensors in (in_order, without_buffers, ()):
+        ways = (in_order, without_buffers, ())
+        named = {name: constructor[name] for name in self._function.arguments if name in constructor}
+        for tensors in ways:
             if self._function.arguments:
-                left = self._function.arguments[len(self._signature.arguments) + len(tensors) :]
-                named = {name: constructor[name] for name in left if name in constructor}
                 yield Rest(tensors, named=named)
             else:
                 yield Rest(tensors, tuple(constructor.values()))
                 yield Rest(tensors)
+        for tensors in ways if named else ():  # a tensor may have the name of an argument of the constructor
+            left = self._function.arguments[len(self._signature.arguments) + len(tensors) :]
+            yield Rest(tensors, named={name: value for name, value in named.items() if name in left})
 
     def _no_call_fits(self) -> RunnerError:
         signature = self._signature
