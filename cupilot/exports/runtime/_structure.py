@@ -16,9 +16,8 @@ from torch.utils import _pytree as pytree
 _INTERNAL = frozenset(vars(torch.nn.Module()))
 _HARMLESS = {"_compiled_call_impl"}
 """New attribute that a class has, too: of ``Module.compile``."""
-_FOLLOWS_DICTIONARIES = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
-"""False for compilers that follow the attributes of a module, and not all that its ``__dict__`` can do. New attributes
-and hooks of submodules are not noticed there once a module is compiled."""
+_COUNTS_ATTRIBUTES = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
+"""False for compilers that cannot follow how many attributes there are: new ones are not noticed in compiled code."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
@@ -77,10 +76,9 @@ class _Record:
             return False
         if (_present(module._parameters), _present(module._buffers)) != self._states:
             return False
-        if not _FOLLOWS_DICTIONARIES and torch.compiler.is_compiling():
-            return tuple([getattr(module, name, None) for name in self._names]) == self._values
         attributes = module.__dict__
-        if len(attributes) != len(self._known) and self._added():
+        counts = _COUNTS_ATTRIBUTES or not torch.compiler.is_compiling()
+        if counts and len(attributes) != len(self._known) and self._added():
             return False
         try:
             return tuple(map(attributes.get, self._names)) == self._values
