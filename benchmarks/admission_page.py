@@ -23,8 +23,8 @@ _HEAD = """# Admission of level 1
 With this page you can look up what a built-in problem holds a kernel to: the input laws that are meaningful for it with
 their tolerances (largest error in units of the output's spread; under `integers` in its own units), and the null
 kernels that were rejected. How tolerances come about: [the judge](judge.md). Sizes: {size}; policy: `{policy}`;
-machine: {machine} ([record](../benchmarks/results/judge/h200_admission.json), `python -m benchmarks.admission_page`). The laws are
-those of the record's commit; the judge's page lists later ones.
+machine: {machine} ([record](../benchmarks/results/judge/h200_admission.json), `python -m benchmarks.admission_page`).
+The laws are those of the record's commit; the judge's page lists later ones.
 
 {admitted} of {total} problems are admitted. {laws}
 
