@@ -78,8 +78,7 @@ def admit(reference: ReferenceLink, cases: Cases, specs: Sequence[TensorSpec], p
         notes.append(f"law own: {NO_ROOM}; PyTorch's float32 answer is the standard")
     kept = [own]
     trials: dict[str, Callable[[], tuple[Admitted | None, str]]] = {
-        **{law: partial(_try_sizes, law, subject) for law in laws.TRIED},
-        **({laws.PARAMETERS: partial(_try_sizes, laws.PARAMETERS, subject)} if laws.has_parameters(specs) else {}),
+        **{law: partial(_try_sizes, law, subject) for law in (*laws.TRIED, *laws.of_parameters(specs))},
         laws.PERTURBED: lambda: (
             _try_law(laws.PERTURBED, subject)
             if cases.perturb(own.tolerance)

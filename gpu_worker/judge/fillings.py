@@ -125,7 +125,7 @@ class Fillings:
             if given.spec.role is not Role.INPUT and laws.draws_state(law, tiny=self._tiny):
                 state = laws.moved_state(law, views[index], given.spec.role, given.structure, self._seeded())
                 storage.copy_(flat_storage(state))
-            if action is not None and given.spec.role is self._role and laws.kind(law) != laws.PARAMETERS:
+            if action is not None and given.spec.role is self._role and not laws.draws_parameters(law):
                 laws.change(action, views[index], given.structure, self._seeded())
 
     def renew(self) -> None:

@@ -24,6 +24,7 @@ WIDE_RANGE = "wide_range"
 OFFSET = "offset"
 PLANTED_EXTREMES = "planted_extremes"
 PARAMETERS = "parameters"
+NEGATED = "negated"
 MOST_EXTREMES = "most_extremes"
 """:data:`PLANTED_EXTREMES` with as many as it ever plants: no kernel is judged under it, but it shows what may come."""
 
@@ -85,10 +86,18 @@ def wide_range(values: torch.Tensor, generator: torch.Generator, *, part: float 
 
 
 def parameters(values: torch.Tensor, generator: torch.Generator, *, part: float = 1.0) -> None:
-    """Make values larger, each by its own amount, and give them random signs."""
+    """Make values larger, each by its own amount, and give them random signs; a single number keeps its own."""
     least, most = (part * exponent for exponent in PARAMETER_EXPONENTS)
     _scale(values, generator, (most - least) / 2, (most + least) / 2)
-    signed(values, generator)
+    if values.numel() > 1:
+        signed(values, generator)
+
+
+def negated(values: torch.Tensor, generator: torch.Generator, *, part: float = 1.0) -> None:
+    """Draw as :func:`parameters` does, but negate a single number."""
+    parameters(values, generator, part=part)
+    if values.numel() == 1:
+        values.neg_()
 
 
 def _scale(values: torch.Tensor, generator: torch.Generator, spread: float, middle: float = 0.0) -> None:
@@ -166,14 +175,15 @@ _ENLARGING: Mapping[str, Callable[..., None]] = {
     PLANTED_EXTREMES: planted_extremes,
     MOST_EXTREMES: most_extremes,
     PARAMETERS: parameters,
+    NEGATED: negated,
 }
 """Laws that make values large, or parameters; they have sizes (:data:`SMALLER`). Not :data:`OFFSET`: a smaller one
 says little of cancellation, and refuses honest formulas for their smallest answers, as log(1 + exp(x)).
 """
 
 TRIED = ("signed", WIDE_RANGE, PLANTED_EXTREMES, "constant_rows", OFFSET)
-"""Laws that are tried on every reference; :data:`PARAMETERS`, :data:`INTEGERS` and :data:`PERTURBED` have conditions of
-their own."""
+"""Laws that are tried on every reference; :data:`PARAMETERS`, :data:`NEGATED`, :data:`INTEGERS` and :data:`PERTURBED`
+have conditions of their own."""
 
 
 def sizes(law: str) -> Sequence[str]:
@@ -241,7 +251,7 @@ def apply(
         moves = spec.role is not Role.INPUT and law != PERTURBED
         structure = Structure.of(tensor, spec.role)
         values = moved_state(law, tensor, spec.role, structure, generator) if moves else copied(tensor)
-        if spec.role is drawn and kind(law) != PARAMETERS:
+        if spec.role is drawn and not draws_parameters(law):
             change(action, values, structure, generator)
         result.append(values)
     return result
@@ -252,27 +262,37 @@ def moved_state(
 ) -> torch.Tensor:
     """Return a parameter or buffer as laws other than the problem's own give it.
 
-    Under :data:`INTEGERS` it holds whole numbers, under :data:`WIDE_RANGE` none is tiny; :data:`PARAMETERS` draws
-    parameters.
+    Under :data:`INTEGERS` it holds whole numbers, under :data:`WIDE_RANGE` none is tiny; :data:`PARAMETERS` and
+    :data:`NEGATED` draw parameters.
     """
     moved = copied(enlarged(state) if kind(law) == WIDE_RANGE else state)
     change(integers if law == INTEGERS else jittered, moved, structure, generator)
     action = transform(law, 1.0)
-    if kind(law) == PARAMETERS and role is Role.PARAMETER and action is not None:
+    if draws_parameters(law) and role is Role.PARAMETER and action is not None:
         change(action, moved, structure, generator)
     return moved
 
 
 def draws_state(law: str, *, tiny: bool) -> bool:
     """Return whether a law has parameters and buffers of its own; ``tiny``: some are tiny throughout."""
-    return law == INTEGERS or kind(law) == PARAMETERS or (kind(law) == WIDE_RANGE and tiny)
+    return law == INTEGERS or draws_parameters(law) or (kind(law) == WIDE_RANGE and tiny)
 
 
-def has_parameters(specs: Sequence[TensorSpec]) -> bool:
-    """Return whether there are floating parameters behind inputs that laws draw."""
-    return drawn_role(specs) is Role.INPUT and any(
-        spec.role is Role.PARAMETER and spec.dtype.value.startswith(("float", "bfloat")) for spec in specs
-    )
+def draws_parameters(law: str) -> bool:
+    """Return whether a law draws parameters in the place of inputs."""
+    return kind(law) in (PARAMETERS, NEGATED)
+
+
+def of_parameters(specs: Sequence[TensorSpec]) -> Sequence[str]:
+    """Return the laws of parameters that a problem has: none without floating ones behind inputs that laws draw."""
+    sizes = [
+        math.prod(spec.shape)
+        for spec in specs
+        if spec.role is Role.PARAMETER and spec.dtype.value.startswith(("float", "bfloat"))
+    ]
+    if not sizes or drawn_role(specs) is not Role.INPUT:
+        return []
+    return [PARAMETERS, NEGATED] if 1 in sizes else [PARAMETERS]
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:

@@ -63,7 +63,7 @@ def test_the_bounds_where_pytorch_is_no_measure_are_those_of_the_judge() -> None
 def test_the_laws_of_the_page_are_those_of_the_judge() -> None:
     section = TEXT.partition("## What a kernel is given")[2].partition("## What is timed")[0]
     listed = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
-    assert listed == [laws.OWN, *laws.TRIED, laws.PARAMETERS, laws.PERTURBED, laws.INTEGERS]
+    assert listed == [laws.OWN, *laws.TRIED, laws.PARAMETERS, laws.NEGATED, laws.PERTURBED, laws.INTEGERS]
 
 
 def test_the_numbers_of_the_page_are_those_of_the_judge() -> None:

@@ -102,7 +102,7 @@ def test_inputs_are_new_in_each_filling_and_keep_their_structure(device: CpuJudg
         assert len({tuple(item[position].flatten().tolist()) for item in seen}) > 1
 
 
-@pytest.mark.parametrize("law", [*ALL_LAWS, laws.PARAMETERS])
+@pytest.mark.parametrize("law", [*ALL_LAWS, laws.PARAMETERS, laws.NEGATED])
 def test_what_begins_as_zeros_is_something_else_in_each_filling(device: CpuJudgeDevice, law: str) -> None:
     """A kernel that is given a shut gate in each timed launch has nothing to do."""
     fillings, slots = made(device, GATES)

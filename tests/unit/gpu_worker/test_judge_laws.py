@@ -16,6 +16,7 @@ X = spec("x", (64, 128))
 LABELS = spec("labels", (64,), dtype=DType.INT64)
 VARIANCE = spec("running_var", (128,), Role.BUFFER)
 BIAS = spec("bias", (128,), Role.PARAMETER)
+SLOPE = spec("slope", (1,), Role.PARAMETER)
 
 
 def own() -> list[torch.Tensor]:
@@ -57,6 +58,18 @@ def test_what_each_law_does() -> None:
     assert float(wide.max() / wide.median()) > 30
     whole = drawn("integers")
     assert set(whole.unique().tolist()) == {-2.0, -1.0, 1.0, 2.0}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_single_number_is_drawn_large_with_either_sign(seed: int) -> None:
+    """Chance alone would leave one of the signs untried now and then."""
+    drawn = [torch.rand(64, 128), torch.tensor([0.25])]
+    (_, slope), (_, negated) = (laws.apply(law, drawn, [X, SLOPE], seed) for law in (laws.PARAMETERS, laws.NEGATED))
+    assert float(slope) > 0.25
+    assert float(negated) < -0.25
+    assert laws.of_parameters([X, BIAS, SLOPE]) == [laws.PARAMETERS, laws.NEGATED]
+    assert laws.of_parameters([X, BIAS]) == [laws.PARAMETERS]
+    assert laws.of_parameters([X, VARIANCE]) == []
 
 
 def test_an_offset_is_large_against_the_spread_and_upwards_where_nothing_is_negative() -> None:
