@@ -35,6 +35,10 @@ _COMPILING = {
 program for each vector width (6 s of a core), precompiles headers for kernels to come (4 s) and starts a process that
 imports torch once more (2 s). What it compiles is the same."""
 
+CACHE_VARIABLE = "CUPILOT_CPU_CACHE_MIB"
+"""Names the last-level cache to count on, in MiB: a virtual machine with a few cores of a large host is shown all of
+the host's, and evicting that takes longer than timing most kernels."""
+
 _ARCH_FLAGS = (("avx512f", "avx512"), ("avx2", "avx2"), ("avx", "avx"), ("asimd", "neon"))
 
 
@@ -146,8 +150,15 @@ def _device(threads: int) -> Device:
         arch=f"{platform.machine().replace('_', '-')}-{extension}",
         units=threads,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        cache_bytes=last_level_cache(),
+        cache_bytes=_chosen_cache() or last_level_cache(),
     )
+
+
+def _chosen_cache() -> int | None:
+    chosen = os.environ.get(CACHE_VARIABLE, "")
+    if chosen and not re.fullmatch(r"[1-9]\d{0,5}", chosen, re.ASCII):
+        raise InvalidInput(f"{CACHE_VARIABLE} is a number of MiB from 1 to 999999, not {chosen[:40]!r}")
+    return int(chosen) * 2**20 if chosen else None
 
 
 def last_level_cache(processors: Path = Path("/sys/devices/system/cpu")) -> int:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker.targets.cpu_host import CpuHost, last_level_cache
+from cupilot.domain.errors import InvalidInput
+from gpu_worker.targets.cpu_host import CACHE_VARIABLE, CpuHost, last_level_cache
 
 
 def test_torch_compile_takes_the_widest_vectors_untried() -> None:
@@ -29,3 +30,17 @@ def test_the_last_level_is_all_of_its_caches(tmp_path: Path, monkeypatch: pytest
                 (folder / name).write_text(f"{text}\n")
     assert last_level_cache(tmp_path) == 64 * 2**20
     assert last_level_cache(tmp_path / "nowhere") == 32 * 2**20
+
+
+def test_a_smaller_cache_may_be_counted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, "24")
+    assert CpuHost().judge_options()["cache_bytes"] == 24 * 2**20
+    monkeypatch.delenv(CACHE_VARIABLE)
+    assert CpuHost().judge_options()["cache_bytes"] == last_level_cache()
+
+
+@pytest.mark.parametrize("chosen", ["0", "-1", "32 MB", "1e3", "٣"])
+def test_another_cache_than_a_number_of_mib_is_refused(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, chosen)
+    with pytest.raises(InvalidInput, match="number of MiB"):
+        CpuHost()
