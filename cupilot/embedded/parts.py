@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +19,7 @@ import psutil
 from cupilot.embedded.errors import StartFailed
 from cupilot.embedded.guard import Guard
 from cupilot.embedded.process import Command, Process, group_exists
+from cupilot.embedded.pulse import HANGS_SECONDS, hangs
 from cupilot.embedded.report import PartState, PartStatus
 
 BACKOFF_SECONDS = (0.2, 1.0, 3.0, 10.0, 30.0)
@@ -26,6 +28,8 @@ STEADY_SECONDS = 60.0
 """After this long a part counts as healthy and its pauses begin anew."""
 POLL_SECONDS = 0.03
 WATCH_SECONDS = 0.25
+LOOK_SECONDS = 5.0
+"""Between two looks at a part's signs of progress."""
 RETRY_SECONDS = 0.25
 LONGEST_NOTE = 300
 
@@ -57,15 +61,20 @@ class Service(Protocol):
 class Part:
     """One service of a stack and the process that runs it now."""
 
-    def __init__(self, service: Service, log: Path, guard: Guard, on_change: Callable[[Part, str], None]) -> None:
+    def __init__(
+        self, service: Service, log: Path, pulse: Path, guard: Guard, on_change: Callable[[Part, str], None]
+    ) -> None:
+        """Run a service that writes into ``log``, and leaves signs of progress in ``pulse`` if it leaves any."""
         self.service = service
         self.log = log
         self.state = PartState.STARTING
         self.restarts = 0
         self.note = ""
+        self._pulse = pulse
         self._guard = guard
         self._on_change = on_change
         self._process: Process | None = None
+        self._started = 0.0
         self._created: float | None = None
 
     @property
@@ -111,14 +120,21 @@ class Part:
         self._change(PartState.DONE)
 
     async def watch(self) -> None:
-        """Start it again, with growing pauses, whenever it ends. Ends by cancellation only."""
+        """Start it again, with growing pauses, whenever it ends or hangs. Ends by cancellation only."""
         failures = 0
         while True:
             ready_at = time.monotonic()
-            code = await self._exit(every=WATCH_SECONDS)
+            ending = await self._ending()
             if time.monotonic() - ready_at > STEADY_SECONDS:
                 failures = 0
-            failures = await self._revive(f"ended with code {code}{self._last_line()}", failures)
+            failures = await self._revive(f"{ending}{self._last_line()}", failures)
+
+    async def _ending(self) -> str:
+        """Wait until it ends or hangs, and tell which."""
+        while (code := await self._exit(within=LOOK_SECONDS, every=WATCH_SECONDS)) is None:
+            if await asyncio.to_thread(hangs, self._pulse, self._started):
+                return f"made no progress for {HANGS_SECONDS:.0f} s"
+        return f"ended with code {code}"
 
     async def start_and_watch(self) -> None:
         """Start and watch a part that nobody waits for: a start that fails is tried again like any later one."""
@@ -165,7 +181,10 @@ class Part:
 
     def _spawn(self, *, gated: bool) -> None:
         self._forget()
-        self._process = Process(self.service.command(), self.log, gated=gated)
+        command = self.service.command()
+        command = replace(command, environment={**command.environment, "CUPILOT_HEALTH_FILE": str(self._pulse)})
+        self._started = time.monotonic()
+        self._process = Process(command, self.log, gated=gated)
         self._guard.add(self._process.pid)
         with suppress(psutil.NoSuchProcess):
             self._created = psutil.Process(self._process.pid).create_time()

@@ -24,6 +24,7 @@ from cupilot.embedded.devices import Gpu
 from cupilot.embedded.folder import Folder
 from cupilot.embedded.models import MODEL_VARIABLES
 from cupilot.embedded.process import Command
+from cupilot.embedded.pulse import last_sign
 from cupilot.settings import Settings
 
 _OF_THE_API = "CUPILOT_OIDC_CLIENT_SECRET"
@@ -187,9 +188,8 @@ class Webhooks(Role):
     """Sends events to the teams' webhooks. It is ready once its loop has come round."""
 
     def __init__(self, folder: Folder, settings: dict[str, str]) -> None:
-        self._pulse = folder.pulse("webhooks")
-        seen = without_secrets(environment(settings | {"CUPILOT_HEALTH_FILE": str(self._pulse)}))
-        super().__init__("webhooks", ["-m", "workers", "webhooks"], seen)
+        super().__init__("webhooks", ["-m", "workers", "webhooks"], without_secrets(environment(settings)))
+        self._pulse = folder.pulse(self.name)
         self._started = 0.0
 
     def command(self) -> Command:
@@ -199,9 +199,8 @@ class Webhooks(Role):
 
     def is_ready(self) -> bool:
         """Return whether it has left a sign of progress since it was started."""
-        with suppress(OSError, ValueError, KeyError):
-            return bool(json.loads(self._pulse.read_text())["monotonic"] >= self._started)
-        return False
+        sign = last_sign(self._pulse)
+        return sign is not None and sign >= self._started
 
 
 def make_workers(

@@ -184,7 +184,9 @@ class Supervisor:
                 await self._schema.finish()
 
     def _part(self, service: Service) -> Part:
-        return Part(service, self._folder.log(service.name), self._guard, self._changed)
+        return Part(
+            service, self._folder.log(service.name), self._folder.pulse(service.name), self._guard, self._changed
+        )
 
     def _changed(self, part: Part, note: str) -> None:
         """Tell of a part's new state. A report that cannot be written must not end whoever watches the part."""

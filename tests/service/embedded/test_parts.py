@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -49,7 +51,10 @@ class Stubborn:
 def test_a_kill_ends_a_stop_that_waits_and_one_that_has_not_begun(tmp_path: Path) -> None:
     """A second Ctrl-C, while the roles are being stopped and the servers, which are stopped after them, are not."""
     guard = Guard()
-    parts = [Part(Stubborn(tmp_path / name), tmp_path / "log", guard, lambda *_: None) for name in ("role", "server")]
+    parts = [
+        Part(Stubborn(tmp_path / name), tmp_path / "log", tmp_path / "pulse", guard, lambda *_: None)
+        for name in ("role", "server")
+    ]
     waiting, later = parts
 
     async def stop_twice() -> float:
@@ -68,4 +73,57 @@ def test_a_kill_ends_a_stop_that_waits_and_one_that_has_not_begun(tmp_path: Path
 
     assert asyncio.run(stop_twice()) < 30
     assert [(part.state, part.status.pid, part.note) for part in parts] == [(PartState.STOPPED, None, "")] * 2
+    guard.close()
+
+
+class Beating(Stubborn):
+    """A service that leaves signs of progress, the first one of each start at once."""
+
+    name = "beating"
+
+    def prepare(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+
+    def command(self) -> Command:
+        code = "import workers.health as health, os, time; pulse = health.Pulse(os.environ['CUPILOT_HEALTH_FILE'], 'x')"
+        loop = "\nwhile True: pulse.beat(); open('up', 'w').close(); time.sleep(0.05)"
+        environment = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[3])}
+        return Command([sys.executable, "-c", code + loop], environment, self.folder)
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_what_hangs_is_started_again_unless_nobody_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writable: bool
+) -> None:
+    """On a full disk no process can leave a sign of progress."""
+    monkeypatch.setattr("cupilot.embedded.pulse.HANGS_SECONDS", 1.0)
+    monkeypatch.setattr("cupilot.embedded.parts.LOOK_SECONDS", 0.1)
+    guard, notes, service = Guard(), list[str](), Beating(tmp_path / "beating")
+
+    async def hang() -> None:
+        again = asyncio.Event()
+
+        def changed(part: Part, note: str) -> None:
+            notes.append(note)
+            if part.restarts and part.state is PartState.READY:
+                again.set()
+
+        part = Part(service, tmp_path / "log", tmp_path / "pulse", guard, changed)
+        await part.start()
+        await part.become_ready()
+        watching = asyncio.create_task(part.watch())
+        await asyncio.sleep(1.5)
+        assert notes == [""], "it leaves signs"
+        if not writable:
+            (tmp_path / "pulse.probe").mkdir()
+        assert part.status.pid is not None
+        os.kill(part.status.pid, signal.SIGSTOP)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(again.wait(), 60 if writable else 3)
+        watching.cancel()
+        part.kill()
+        await part.stop()
+
+    asyncio.run(hang())
+    assert any("no progress" in note for note in notes) is writable
     guard.close()
