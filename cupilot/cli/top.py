@@ -161,7 +161,7 @@ def screen(snapshot: Snapshot | None, trouble: str | None, height: int) -> Rende
     room = max(height - len(parts) - 4, 3)  # three titles, and the line that the cursor needs
     for_queues = min(len(queues), max(room // 4, 1))
     for_workers = min(len(workers), max(room // 2 - 1, 1))
-    parts += _section("queue       waiting  running", queues, for_queues)
+    parts += _section("queue       waiting  running  in batches", queues, for_queues)
     parts += _section("worker", workers, for_workers)
     parts.append(_job_table(snapshot.jobs, max(room - max(for_queues, 1) - max(for_workers, 1), 1)))
     return Group(*parts)
@@ -188,7 +188,9 @@ def _headline(snapshot: Snapshot) -> str:
 
 
 def _queues(cluster: ClusterView) -> list[str]:
-    return [f"{clean(queue.name):12} {queue.queued:6}  {queue.running:7}" for queue in cluster.queues]
+    return [
+        f"{clean(queue.name):12} {queue.queued:6}  {queue.running:7}  {queue.in_batches:10}" for queue in cluster.queues
+    ]
 
 
 def _workers(snapshot: Snapshot) -> list[str]:
@@ -236,7 +238,7 @@ def _job(job: JobSummary) -> tuple[str, ...]:
 
 def _plain(snapshot: Snapshot) -> str:
     """Return one snapshot for a pipe."""
-    lines = [_headline(snapshot).replace("   (q quits)", ""), "", "queue       waiting  running"]
+    lines = [_headline(snapshot).replace("   (q quits)", ""), "", "queue       waiting  running  in batches"]
     lines += _queues(snapshot.cluster) or ["none"]
     lines += ["", "workers", *(_workers(snapshot) or ["none"]), "", "jobs"]
     rows: list[Any] = [_job(job) for job in snapshot.jobs]

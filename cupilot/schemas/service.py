@@ -66,6 +66,8 @@ class QueueView(Response):
     name: str
     queued: int
     running: int
+    in_batches: int = 0
+    """Steps that batches hold, on machines without a network."""
 
 
 class ClusterView(Response):

@@ -27,6 +27,7 @@ class Backlog:
     priority: Priority
     waiting: int
     running: int
+    in_batches: int
     since: datetime | None
     """Since when the oldest of those that wait does."""
 
@@ -53,7 +54,8 @@ def backlogs(session: Session) -> Sequence[Backlog]:
             Team.name,
             Job.priority,
             func.count().filter(waits),
-            func.count().filter(Step.state == StepState.RUNNING),
+            func.count().filter(Step.state == StepState.RUNNING, Step.batch_id.is_(None)),
+            func.count().filter(Step.state == StepState.RUNNING, Step.batch_id.is_not(None)),
             func.min(Step.created_at).filter(waits),
         )
         .join(Job, Job.id == Step.job_id)

@@ -39,12 +39,22 @@ class WorkerView:
 
 
 @dataclass(frozen=True)
+class QueueCounts:
+    """Open steps of a queue."""
+
+    queued: int = 0
+    running: int = 0
+    """At a worker."""
+    in_batches: int = 0
+    """Held by a batch, which has no worker of this service's."""
+
+
+@dataclass(frozen=True)
 class ClusterView:
     """Workers of the cluster, and the load of its queues."""
 
     workers: Sequence[WorkerView]
-    queues: Mapping[str, Mapping[StepState, int]]
-    """Open steps by queue and state."""
+    queues: Mapping[str, QueueCounts]
     scheduler_alive: bool
 
 
@@ -185,14 +195,21 @@ def cluster_overview(session: Session) -> ClusterView:
         .outerjoin(busy, busy.c.lease_owner == WorkerRow.name)
         .order_by(WorkerRow.name)
     )
-    queues: dict[str, dict[StepState, int]] = {}
-    counts = select(Step.queue, Step.state, func.count()).where(Step.finished_at.is_(None))
-    for queue, state, count in session.execute(counts.group_by(Step.queue, Step.state)):
-        queues.setdefault(queue, {})[state] = count
+    running, batched = Step.state == StepState.RUNNING, Step.batch_id.is_not(None)
+    counts = (
+        select(
+            Step.queue,
+            func.count().filter(Step.state == StepState.QUEUED),
+            func.count().filter(running, ~batched),
+            func.count().filter(running, batched),
+        )
+        .where(Step.finished_at.is_(None))
+        .group_by(Step.queue)
+    )
     seen = session.execute(workers).all()
     return ClusterView(
         workers=[WorkerView(row, max(float(seconds), 0.0), live, steps) for row, seconds, live, steps in seen],
-        queues=queues,
+        queues={queue: QueueCounts(*numbers) for queue, *numbers in session.execute(counts)},
         scheduler_alive=scheduler_alive(session),
     )
 

@@ -6,7 +6,6 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.job import AgentKind
 from cupilot.domain.problem import Target
-from cupilot.domain.states import StepState
 from cupilot.schemas import ClusterView, QueueView, WorkerView
 from cupilot.storage.queue import cluster
 from cupilot.storage.queue.drains import SERVICE, drains
@@ -23,7 +22,7 @@ def cluster_view(session: Session) -> ClusterView:
         drained=reasons.get(SERVICE),
         workers=workers,
         queues=[
-            QueueView(name=name, queued=counts.get(StepState.QUEUED, 0), running=counts.get(StepState.RUNNING, 0))
+            QueueView(name=name, queued=counts.queued, running=counts.running, in_batches=counts.in_batches)
             for name, counts in sorted(overview.queues.items())
         ],
         targets=_targets(workers),

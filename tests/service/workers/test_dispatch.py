@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from cupilot.domain.job import Priority
 from cupilot.domain.problem import Target
-from cupilot.domain.states import JobState, StepKind, StepState, WorkerKind
+from cupilot.domain.states import JobState, StepKind, WorkerKind
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.jobs import Job
@@ -21,7 +21,7 @@ from cupilot.storage.db.tables.pool import PoolReference
 from cupilot.storage.db.tables.queue import Outbox, Step, WorkerRow
 from cupilot.storage.db.transitions import lock_job
 from cupilot.storage.people.teams import ensure_team
-from cupilot.storage.queue.cluster import cluster_overview, forget_worker, register_worker
+from cupilot.storage.queue.cluster import QueueCounts, cluster_overview, forget_worker, register_worker
 from cupilot.storage.queue.steps import AGENTS_QUEUE, MODELS_QUEUE, add_step, claim_step
 from tests.service.doubles import device, strategy
 from tests.service.rig import Message, Rig
@@ -350,7 +350,7 @@ def test_the_overview_shows_workers_and_queues(rig: Rig) -> None:
         view = cluster_overview(session)
     assert {worker.worker.name: worker.live for worker in view.workers} == {"agent-1": True, "gpu-1": True}
     assert all(0 <= worker.heartbeat_age_seconds < 60 for worker in view.workers)
-    assert view.queues == {"gpu.cpu": {StepState.QUEUED: 3}}
+    assert view.queues == {"gpu.cpu": QueueCounts(queued=3)}
     assert not view.scheduler_alive
 
 

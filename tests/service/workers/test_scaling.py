@@ -19,8 +19,9 @@ from cupilot.storage.db.tables.people import GpuUsage, Team
 from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.jobs.steering import pause_job, resume_job
 from cupilot.storage.operations.metrics import open_work
+from cupilot.storage.operations.views import backlogs
 from cupilot.storage.people.teams import ensure_team
-from cupilot.storage.queue.cluster import register_worker
+from cupilot.storage.queue.cluster import QueueCounts, cluster_overview, register_worker
 from cupilot.storage.queue.drains import SERVICE, begin_drain, drains, end_drain
 from cupilot.storage.queue.steps import claim_step
 from tests.service.box import Batches
@@ -179,5 +180,8 @@ def test_what_a_batch_holds_calls_for_no_pod_and_blocks_no_drain(rig: Rig, tmp_p
         begin_drain(session, SERVICE, "upgrade")
         [drain] = drains(session)
         assert (drain.running, open_work(session).queues["gpu.cuda"].running) == (0, 0)
+        assert cluster_overview(session).queues == {"gpu.cuda": QueueCounts(in_batches=1)}
+        [backlog] = backlogs(session)
+        assert (backlog.running, backlog.in_batches) == (0, 1)
         end_drain(session, SERVICE)
     assert wanted(rig) == 0
