@@ -13,7 +13,6 @@ import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Protocol
 
 from cupilot.domain.batches.files import BatchFile, Subject
 from cupilot.domain.batches.manifest import BatchEntry, Operation, Question
@@ -22,37 +21,13 @@ from cupilot.domain.errors import CupilotError, InvalidInput
 from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, PreparationResult, Tracing
 from cupilot.domain.hardware import Device
 from cupilot.domain.kernel import Kernel
-from cupilot.domain.problem import Problem
+from gpu_worker.batch.probe import Stop, fault
 from gpu_worker.build_ahead import BUILDS_AHEAD
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.sandbox.confine import die_with_parent
 from gpu_worker.turns import Cancelled
 
 Answer = PreparationResult | Tracing | Evaluation
-
-PROBE_SECONDS = 120.0
-"""Starting a judge and a reference takes some seconds."""
-
-_PROBE = Problem(
-    name="probe",
-    source="""import torch
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return torch.relu(x)
-def get_inputs():
-    return [torch.randn(64, 64)]
-def get_init_inputs():
-    return []
-""",
-)
-"""A problem that every card that works can trace."""
-
-
-class Stop(Protocol):
-    """An event that several processes share."""
-
-    def is_set(self) -> bool:
-        """Return whether to stop."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +54,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Probe:
-    """Request to trace a small problem that is known to work."""
+    """Request to judge a small kernel that is known to work."""
 
 
 @dataclass(frozen=True)
@@ -163,17 +138,6 @@ def _serve(evaluator: Evaluator, batch: BatchFile, connection: Connection, stop:
             continue
         _build_ahead(evaluator, batch, [steps[position] for position in order.following])
         connection.send(Done(_record(evaluator, batch, steps[order.step], stop)))
-
-
-def fault(evaluator: Evaluator, stop: Stop) -> str | None:
-    """Return why a problem that is known to work fails on this card; None where it does not."""
-    try:
-        failure = evaluator.trace(_PROBE, timeout=PROBE_SECONDS, cancelled=stop.is_set).failure
-    except Cancelled:
-        return None
-    except Exception as error:  # whatever it is, the problem is not the cause
-        return f"{type(error).__name__}: {error}"
-    return failure.message if failure is not None else None
 
 
 def _record(evaluator: Evaluator, batch: BatchFile, entry: BatchEntry, stop: Stop) -> BatchRecord | None:

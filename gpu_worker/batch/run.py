@@ -230,7 +230,7 @@ class BatchRun:
         """Retire a card that fails at what is known to work; where it does not, the steps may be to blame."""
         card.probing = False
         if fault is not None:
-            self._retire(card, f"it failed at {card.failures} steps in a row, and at a problem known to work: {fault}")
+            self._retire(card, f"it failed at {card.failures} steps in a row, and at a kernel known to work: {fault}")
             return
         card.failures, card.patience = 0, 2 * card.patience
 

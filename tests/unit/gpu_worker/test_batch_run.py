@@ -21,9 +21,10 @@ from cupilot.domain.batches.results import BatchRecord, ResultHeader, read_heade
 from cupilot.domain.errors import InvalidInput, Unavailable
 from cupilot.domain.problem import Target
 from gpu_worker.__main__ import main
-from gpu_worker.batch import command, result_file
+from gpu_worker.batch import command, probe, result_file
 from gpu_worker.batch import run as running
-from gpu_worker.batch.card import CardOptions, fault
+from gpu_worker.batch.card import CardOptions
+from gpu_worker.batch.probe import fault
 from gpu_worker.batch.result_file import ResultFile
 from gpu_worker.batch.run import BatchRun, card_options
 from gpu_worker.evaluator import Evaluator
@@ -124,8 +125,15 @@ def test_steps_that_fail_wherever_they_are_tried_take_no_card_out(tmp_path: Path
     assert sum(record.failure is None for record in box.records()) == 1
 
 
-def test_a_card_that_works_traces_the_problem_that_it_is_tried_on(evaluator: Evaluator) -> None:
+def test_a_card_that_works_passes_what_it_is_tried_on(evaluator: Evaluator) -> None:
     assert fault(evaluator, threading.Event()) is None
+
+
+def test_a_card_that_fails_at_kernels_alone_is_to_blame(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It still opens problems: only what was built for it does not run."""
+    broken = 'extern "C" void run(const float* x, float* out) { __builtin_trap(); }'
+    monkeypatch.setitem(probe._KERNELS, Target.CPU, (broken, {}))
+    assert "SIGILL" in str(fault(evaluator, threading.Event()))
 
 
 def test_a_problem_that_a_card_fails_at_costs_the_others_nothing(tmp_path: Path) -> None:
