@@ -142,15 +142,17 @@ class Blocks:
         names = self._random.choices(list(weights), list(weights.values()), k=len(order))
         laws = dict(zip(order, names, strict=True)) | {slot: law for slot, (law, _) in (placed or {}).items()}
         compared = choose(laws)
+        own = placed or {}
         digests = {}
-        for slot in order:
-            if placed is not None and slot in placed:
-                self.slots.fill(slot, placed[slot][1])
-            else:
-                self.fillings.fill(self.slots, slot, laws[slot])
-            if slot in compared:
-                digests[slot] = self.slots.digest(slot)
-            self.slots.poison(slot)
+        for start in range(0, len(order), self.fillings.at_once):
+            group = order[start : start + self.fillings.at_once]
+            self.fillings.fill(self.slots, {slot: laws[slot] for slot in group if slot not in own})
+            for slot in group:
+                if slot in own:
+                    self.slots.fill(slot, own[slot][1])
+                if slot in compared:
+                    digests[slot] = self.slots.digest(slot)
+                self.slots.poison(slot)
         return Filling(order, laws, compared, digests, self.slots.watch(order))
 
     def run(self, order: Sequence[int], timeout: float | None = None) -> BlockTime:

@@ -26,6 +26,7 @@ from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Role, TensorSpec
 from gpu_worker.judge import laws
 from gpu_worker.judge.deviation import finite, stretches
+from gpu_worker.judge.mixing import AT_ONCE, NEAREST, PERIOD, Mixer
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.slots import Slots, flat_storage
@@ -33,9 +34,6 @@ from gpu_worker.judge.structure import Structure, belong_together, like
 
 STRETCHES = 3
 MIXTURES_TRIED = 3
-
-NEAREST = 0.25
-"""Mixed values lie at most this share of the way from one draw to the other: ranges and spreads stay as they are."""
 
 QUICK_DRAW_SECONDS = 5e-3
 """Draws that take less are replaced with each filling."""
@@ -49,9 +47,6 @@ LARGEST_RENEWED = 2**28
 WANTED = 3
 """Launches to be compared under each law; laws that have fewer are drawn more often."""
 PREFERENCE = 4.0
-
-_PERIOD = laws.NOISE_PERIOD
-"""Random numbers repeat after so many elements: at which of as many places they begin is drawn anew."""
 
 
 @dataclass(frozen=True)
@@ -108,18 +103,30 @@ class Fillings:
             for spec, versions in zip(specs, zip(*varied, strict=True), strict=True)
         ]
         self._tiny = any(laws.tiny(tensor) for tensor in drawn[0][self._inputs :])
-        self._weights = _mixing_weights(self._generator.manual_seed(secrets.randbits(60)), device)
+        self._mixer = Mixer(self._generator.manual_seed(secrets.randbits(60)), device)
         self._rolled = self._blended = False
         if any(given.structure.symmetric for given in self._given) and not self._answers_mixtures(reference):
             self._rolled = self._blended = True
             self._blended = self._answers_mixtures(reference)
 
-    def fill(self, slots: Slots, slot: int, law: str) -> None:
-        """Write new inputs, parameters and buffers under a law into a slot."""
+    @property
+    def at_once(self) -> int:
+        """Most slots to fill in one call: in less time than one by one, and their inputs stay in a cache until then."""
+        return max(1, AT_ONCE // max((given.spec.storage_elements for given in self._given), default=1))
+
+    def fill(self, slots: Slots, drawn: Mapping[int, str]) -> None:
+        """Write new inputs, parameters and buffers into slots, each under its law."""
+        for index, given in enumerate(self._given):
+            self._mix_slots(slots, list(drawn), index, given)
+        for slot, law in drawn.items():
+            if law != laws.OWN:
+                self._put_under(law, slots, slot)
+
+    def _put_under(self, law: str, slots: Slots, slot: int) -> None:
+        """Draw what lies in a slot under a law."""
         action = laws.transform(law, self._step())
         views = slots.given(slot)
         for index, (given, storage) in enumerate(zip(self._given, slots.storages(slot), strict=True)):
-            self._mix_into(storage, index)
             if not storage.is_floating_point():
                 continue
             if given.spec.role is not Role.INPUT and laws.draws_state(law, tiny=self._tiny):
@@ -143,6 +150,17 @@ class Fillings:
     def _seeded(self) -> torch.Generator:
         return self._generator.manual_seed(self._random.getrandbits(60))
 
+    def _mix_slots(self, slots: Slots, chosen: Sequence[int], index: int, given: _Given) -> None:
+        """Write mixtures of draws of one tensor into slots."""
+        if len(chosen) < 2 or given.together or given.structure.symmetric:
+            for slot in chosen:
+                self._mix_into(slots.storages(slot)[index], index)
+            return
+        pool = [draw[index] for draw in self._pool]
+        pairs = [self._two_draws() for _ in chosen]
+        begins = [self._random.randrange(PERIOD) for _ in chosen]
+        self._mixer.mix_rows(slots.rows(given.spec), chosen, pool, pairs, begins, smooth=given.smooth)
+
     def _mix_into(self, into: torch.Tensor, index: int) -> None:
         """Write a mixture of draws into a flat storage."""
         given = self._given[index]
@@ -152,12 +170,11 @@ class Fillings:
             self._put_together(into, index)
         else:
             first, second = (self._pool[draw][index] for draw in self._two_draws())
-            begin = self._random.randrange(_PERIOD)
-            weights = self._weights[begin : begin + _PERIOD]
+            begin = self._random.randrange(PERIOD)
             if given.structure.symmetric and 0 not in given.spec.strides:
-                _mix_symmetric(into, first, second, weights, given)
+                self._mixer.mix_symmetric(into, first, second, begin, given.spec, smooth=given.smooth)
             else:
-                _mix(into, first, second, weights, smooth=given.smooth)
+                self._mixer.mix(into, first, second, begin, smooth=given.smooth)
 
     def _roll(self, into: torch.Tensor, index: int) -> None:
         """Write symmetric matrices, of one draw or between two, rows and columns rolled by the same random number."""
@@ -270,43 +287,3 @@ def _permutes(tensor: torch.Tensor) -> bool:
         return False
     places = torch.arange(tensor.numel(), device=tensor.device)
     return tensor.numel() > 1 and bool(torch.equal(tensor.long().sort().values, places))
-
-
-def _mixing_weights(generator: torch.Generator, device: torch.device) -> torch.Tensor:
-    """Return random weights near 0 or near 1, of two periods: stretches of one begin anywhere."""
-    near = torch.rand(2 * _PERIOD, generator=generator, device=device).mul_(NEAREST)
-    second = torch.rand(2 * _PERIOD, generator=generator, device=device) < 0.5
-    return torch.where(second, 1 - near, near)
-
-
-def _mix(into: torch.Tensor, first: torch.Tensor, second: torch.Tensor, weights: torch.Tensor, *, smooth: bool) -> None:
-    """Mix two draws element by element, in one call for all whole periods of the weights and one for the rest."""
-    chosen = weights.to(first.dtype) if smooth else weights < 0.5
-
-    def mix(place: slice, shape: tuple[int, ...]) -> None:
-        near, far, target = (tensor[place].view(shape) for tensor in (first, second, into))
-        factors = chosen[: shape[-1]]
-        if smooth:
-            torch.lerp(near, far, factors.expand(shape), out=target)
-        else:
-            torch.where(factors, near, far, out=target)
-
-    whole = into.numel() // _PERIOD * _PERIOD
-    if whole:
-        mix(slice(0, whole), (whole // _PERIOD, _PERIOD))
-    if whole < into.numel():
-        mix(slice(whole, into.numel()), (into.numel() - whole,))
-
-
-def _mix_symmetric(
-    into: torch.Tensor, first: torch.Tensor, second: torch.Tensor, weights: torch.Tensor, given: _Given
-) -> None:
-    into.copy_(first)  # what lies between rows too
-    spec = given.spec
-    near, far, target = (tensor.as_strided(spec.shape, spec.strides) for tensor in (first, second, into))
-    rows = weights[: spec.shape[-1]]
-    if given.smooth:
-        torch.lerp(near, far, (rows[:, None] * rows).to(near.dtype).expand(spec.shape), out=target)
-    else:
-        near_second = rows < 0.5
-        torch.where(near_second[:, None] == near_second, near, far, out=target)

@@ -385,7 +385,7 @@ class Session:
         times: list[float] = []
         end = time.monotonic() + BASELINE_SECONDS
         for slot in range(count):
-            self._fillings.fill(slots, slot, laws.OWN)
+            self._fillings.fill(slots, {slot: laws.OWN})
             self._pytorch.fill(slot, slots.storages(slot))
         while len(times) < 5 or (time.monotonic() < end and half_width(median_interval(times)) > 0.01):
             self._device.flush_cache()

@@ -113,6 +113,11 @@ class Slots:
         """Return the given tensors as flat storage, gaps included."""
         return [self._storage(slot, spec) for spec in self._given]
 
+    def rows(self, spec: TensorSpec) -> torch.Tensor:
+        """Return the flat storages of a tensor in all slots, one a row."""
+        start = self._offsets[spec.name]
+        return self._rows[:, start : start + self._sizes[spec.name]].view(TORCH_DTYPES[spec.dtype])
+
     def fill(self, slot: int, tensors: Sequence[torch.Tensor]) -> None:
         """Write the given tensors, or their flat storages."""
         for storage, tensor in zip(self.storages(slot), tensors, strict=True):

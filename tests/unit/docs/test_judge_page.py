@@ -12,7 +12,8 @@ from gpu_worker.judge.cases import MOST_ERROR
 from gpu_worker.judge.clocks import BUSY_BLOCKS, MISMATCHED_BLOCKS
 from gpu_worker.judge.cold_start import COLD_START_FACTOR, COLD_START_SHARE, COLD_START_TRIES
 from gpu_worker.judge.comparison import PYTORCH_FACTOR
-from gpu_worker.judge.fillings import NEAREST, WANTED
+from gpu_worker.judge.fillings import WANTED
+from gpu_worker.judge.mixing import NEAREST
 from gpu_worker.judge.statistics import CONFIDENCE, RESAMPLES
 from gpu_worker.judge.timing import CHECKED_LAUNCHES, MIN_PAIRS, WIDE_PAIRS, WIDEST
 from gpu_worker.judge.tolerance import LEAST_ERROR, MOST_CONDITIONING, PRECISIONS, TIGHTEST_FACTOR

@@ -85,7 +85,7 @@ def made(device: CpuJudgeDevice, source: str = SOURCE) -> tuple[Fillings, Slots]
 def fill(fillings: Fillings, slots: Slots, law: str = laws.OWN) -> list[torch.Tensor]:
     """The given tensors of a slot under a law."""
     fillings.renew()
-    fillings.fill(slots, 0, law)
+    fillings.fill(slots, {0: law})
     return [tensor.clone() for tensor in slots.given(0)]
 
 
