@@ -318,7 +318,7 @@ class ReferenceLink:
         at = zip(layouts, places(layouts)[0], strict=True)
         copies = [self.with_room(partial(layout.copy, memory, place)) for layout, place in at]
         handed_over = sum(arena.bytes.numel() for arena in self._arenas.values())
-        if self._room.is_tight(self._specs, handed_over) or self._room.is_short(self._specs):
+        if self._room.is_tight(self._specs) or self._room.is_short(self._specs, handed_over):
             kept = KEPT_SHARE * self.device.memory_bytes
             self._release([use for use, arena in self._arenas.items() if arena.bytes.numel() > kept])
         return copies

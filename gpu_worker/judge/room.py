@@ -29,14 +29,17 @@ class Room:
     sparing: bool = False
     """True where there was too little before."""
 
-    def is_tight(self, specs: Sequence[TensorSpec], handed_over: int = 0) -> bool:
-        """Return whether a problem with these tensors is likely to need all the memory.
+    def is_tight(self, specs: Sequence[TensorSpec]) -> bool:
+        """Return whether a problem with these tensors is likely to need all the memory."""
+        return self.sparing or self._is_large(sum(spec.nbytes for spec in specs))
+
+    def is_short(self, specs: Sequence[TensorSpec], handed_over: int = 0) -> bool:
+        """Return whether too little memory is free for the other process.
 
         ``handed_over`` is the size of the memory that tensors are handed over in, in bytes.
         """
-        needed = max(sum(spec.nbytes for spec in specs), handed_over)
-        return self.sparing or needed > LARGE_SHARE * self.device.memory_bytes
+        is_large = self.is_tight(specs) or self._is_large(handed_over)
+        return self.device.free_share() < (ROOM_SHARE_OF_LARGE if is_large else ROOM_SHARE)
 
-    def is_short(self, specs: Sequence[TensorSpec]) -> bool:
-        """Return whether too little memory is free for the other process."""
-        return self.device.free_share() < (ROOM_SHARE_OF_LARGE if self.is_tight(specs) else ROOM_SHARE)
+    def _is_large(self, size: int) -> bool:
+        return size > LARGE_SHARE * self.device.memory_bytes

@@ -157,6 +157,20 @@ def test_memory_for_tensors_that_leave_room_is_kept_while_there_is_some(
     assert (bool(served.link._arenas), released == []) == (kept, kept)
 
 
+@pytest.mark.parametrize(("free", "kept"), [(0.4, True), (0.2, False)])
+def test_memory_for_tensors_in_both_directions_takes_more_room(
+    served: Served, monkeypatch: pytest.MonkeyPatch, free: float, kept: bool
+) -> None:
+    """The problem's tensors are not large for the device; what is handed over in both directions is."""
+    given = sum(spec.nbytes for spec in served.facts.tensors)
+    monkeypatch.setattr(room, "LARGE_SHARE", 1.5 * given / served.link.device.memory_bytes)
+    monkeypatch.setattr(reference_link, "LEAST_BYTES", given)
+    monkeypatch.setattr(type(served.link.device), "free_share", lambda _: free)
+    served.link.run(served.link.draw(7))
+    served.link.run(served.link.draw(7))
+    assert bool(served.link._arenas) is kept
+
+
 def test_memory_that_was_kept_is_given_back_where_the_other_process_has_too_little(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
