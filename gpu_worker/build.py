@@ -7,14 +7,12 @@ Two processes that ask for one build at once make it once. Knows no target's com
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import re
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from cupilot.domain.header import render
 from cupilot.domain.kernel import Kernel, ResolvedPlan, resolve
 from cupilot.domain.problem import ProblemFacts
 from cupilot.domain.value import digest
+from gpu_worker.build_cache import SCRATCH, BuildCache
 from gpu_worker.sandbox import private_user
 from gpu_worker.sandbox.child import Finished
 from gpu_worker.sandbox.leftovers import remove_tree, take_file
@@ -116,13 +115,14 @@ class Builder:
     def __init__(self, toolchain: Toolchain, sandbox: Sandbox, folder: Path, built_for: str) -> None:
         self._toolchain = toolchain
         self.sandbox = sandbox
-        self._folder = folder
+        self._cache = BuildCache(folder)
         self._built_for = built_for
-        folder.mkdir(parents=True, exist_ok=True)
 
     def within(self, sandbox: Sandbox) -> Builder:
         """Return the same builder, with the same cache, whose compilers run in another sandbox."""
-        return Builder(self._toolchain, sandbox, self._folder, self._built_for)
+        builder = copy(self)
+        builder.sandbox = sandbox
+        return builder
 
     def build_kernel(self, kernel: Kernel, facts: ProblemFacts, *, cores: tuple[int, ...] | None = None) -> BuiltKernel:
         """Build a kernel for a problem and hold it to the policy; raises InvalidPlan where the two do not fit."""
@@ -141,8 +141,7 @@ class Builder:
         """
         tools = self._toolchain
         key = digest([source, header, tools.compiler, list(tools.flags), tools.suffix, self._built_for])
-        place = self._folder / key[:2] / key
-        with _locked(place.with_suffix(".lock")):
+        with self._cache.locked(key) as place:
             cached = self._read(place)
             if cached is not None:
                 return cached
@@ -152,6 +151,7 @@ class Builder:
                 report = BuildReport(ok=False, compiler=tools.compiler, flags=tools.flags, seconds=0.0, log=end.log)
                 return Build(report, BuildFacts(), None, end.failure)
             made = self._read(place, cached=False)
+        self._cache.made()
         assert made is not None
         return made
 
@@ -168,8 +168,7 @@ class Builder:
         return Build(report, facts, binary, record.failure)
 
     def _make(self, place: Path, source: str, header: str, cores: tuple[int, ...] | None) -> None:
-        scratch = Path(tempfile.mkdtemp(prefix="build-", dir=self._folder))
-        ours = Path(tempfile.mkdtemp(prefix="built-", dir=self._folder))
+        scratch, ours = (Path(tempfile.mkdtemp(prefix=prefix, dir=self._cache.folder)) for prefix in SCRATCH)
         try:
             for folder in (scratch, ours):
                 (folder / "problem.h").write_text(header)
@@ -295,11 +294,3 @@ def compile_failure(done: Finished, log: str) -> Failure:
     else:
         message = log[-4000:].strip() or f"the compiler ended with code {done.code} and printed nothing"
     return Failure(kind=FailureKind.COMPILE_ERROR, message=message, details={"lines": lines, "log": log[:4000]})
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
