@@ -53,11 +53,11 @@ class EventStream(Response):
         self._metrics = metrics
         self._may_read = may_read
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one client."""
         watcher = asyncio.create_task(_disconnected(receive))
         server = asyncio.create_task(self._serve(send))
-        with self._metrics.streams.track_inprogress():
+        with self._metrics.streams.track_inprogress(), self._metrics.waiting(scope):
             try:
                 await asyncio.wait({watcher, server}, return_when=asyncio.FIRST_COMPLETED)
                 if server.done():

@@ -2,7 +2,7 @@
 
 The first kind is counted here and summed over replicas by Prometheus; the second is the same from every replica, so it
 is to be read with ``max without (instance)`` (docs/metrics.md has every name). The database is asked at most once in a
-few seconds, whoever asks how often; while it is away the last snapshot is shown with its age.
+few seconds, whoever asks how often; while it is away or slow the last snapshot is shown with its age.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from sqlalchemy.orm import Session
+from starlette.types import Scope
 
 from cupilot import __version__
 from cupilot.domain.errors import CupilotError
@@ -26,47 +28,89 @@ logger = logging.getLogger(__name__)
 
 TOTALS_EVERY = 6
 """Sums over whole tables are made once for so many readings of the open work: half a minute by default."""
+PATIENCE_SECONDS = 2.0
+"""Wait for each of the two snapshots: together well below Prometheus' limit of 10 s for a whole answer."""
+TOTALS_SHARE = 10
+"""Totals are read for one part in so many of the time at most: they must not be what keeps Postgres busy."""
+LONGEST_PAUSE_SECONDS = 600.0
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Up to the longest that a request for events waits."""
+"""Up to the longest statement of the database."""
+
+WAITED = "waited_seconds"
+"""Key of the seconds for which a request waited for events, in its scope's ``state``."""
 
 Found = TypeVar("Found")
 
 
-class _CachedSnapshot(Generic[Found]):
-    """A snapshot of the database, read again only once it is old enough."""
+class CachedSnapshot(Generic[Found]):
+    """A snapshot of the database, read again only once it is old enough; by a thread, so that nobody waits for long."""
 
-    def __init__(self, database: Database, read: Callable[[Session], Found], seconds: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        read: Callable[[Session], Found],
+        seconds: float,
+        *,
+        share: int = 1,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        """``share`` times as long as a reading took passes at least from its beginning to the next one's."""
         self._database = database
         self._read = read
         self._seconds = seconds
+        self._share = share
+        self._patience = patience
         self._lock = threading.Lock()
         self._found: Found | None = None
-        self._tried = float("-inf")
+        self._reading: threading.Thread | None = None
+        self._next = float("-inf")
         self.read_at = time.monotonic()
         """Time of the last answer; of the beginning before there is one, so that an alert can tell that none comes."""
         self.failures = 0
 
+    @property
+    def age(self) -> float:
+        """Age in seconds of the newest answer."""
+        return time.monotonic() - self.read_at
+
     def get(self) -> Found | None:
-        """Return the newest answer that there is; None where there never was one."""
+        """Return the newest answer that there is, after a short wait where one is due; None where there never was one.
+
+        Prometheus takes an answer that is late for none at all, and then has no numbers of this process either.
+        """
         with self._lock:
-            if time.monotonic() - self._tried >= self._seconds:
-                self._tried = time.monotonic()
-                try:
-                    with self._database.transaction() as session:
-                        self._found = self._read(session)
-                    self.read_at = time.monotonic()
-                except CupilotError as error:
-                    self.failures += 1
-                    logger.warning("no snapshot for /metrics: %s", error)
-            return self._found
+            if self._reading is None and time.monotonic() >= self._next:
+                self._reading = threading.Thread(target=self._look, name="metrics", daemon=True)
+                self._reading.start()
+            reading = self._reading
+        if reading is not None:
+            reading.join(self._patience)
+        return self._found
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        try:
+            with self._database.transaction() as session:
+                self._found = self._read(session)
+            self.read_at = time.monotonic()
+        except CupilotError as error:
+            self.failures += 1
+            logger.warning("no snapshot for /metrics: %s", error)
+        except Exception:  # nobody waits for this thread to say it
+            self.failures += 1
+            logger.exception("no snapshot for /metrics")
+        pause = min(self._share * (time.monotonic() - began), LONGEST_PAUSE_SECONDS)
+        with self._lock:
+            self._next = began + max(self._seconds, pause)
+            self._reading = None
 
 
 class DatabaseCollector:
     """A collector of the database's metrics."""
 
     def __init__(self, database: Database, seconds: float) -> None:
-        self._open_work = _CachedSnapshot(database, open_work, seconds)
-        self._totals = _CachedSnapshot(database, totals, seconds * TOTALS_EVERY)
+        self._open_work = CachedSnapshot(database, open_work, seconds)
+        self._totals = CachedSnapshot(database, totals, seconds * TOTALS_EVERY, share=TOTALS_SHARE)
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family; those of the database only once it has answered."""
@@ -77,8 +121,8 @@ class DatabaseCollector:
         yield _jobs(now, sums)
         if sums is not None:
             yield from _totals_families(sums)
-        age = time.monotonic() - self._open_work.read_at
-        yield _gauge("cupilot_snapshot_age_seconds", "Age of what this process last read from the database", age)
+        yield _gauge("cupilot_snapshot_age_seconds", "Age of the open work last read", self._open_work.age)
+        yield _gauge("cupilot_totals_age_seconds", "Age of the totals last read", self._totals.age)
         failures = self._open_work.failures + self._totals.failures
         yield CounterMetricFamily("cupilot_snapshot_failures", "Reads of the database that failed", failures)
 
@@ -90,7 +134,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.requests = Histogram(
             "cupilot_http_request_duration_seconds",
-            "Time from a request to the end of its answer; open event streams are not requests",
+            "Time to answer a request, without its wait for events; open event streams are not requests",
             ("method", "route", "status"),
             buckets=BUCKETS,
             registry=self.registry,
@@ -106,6 +150,17 @@ class Metrics:
         info = Gauge("cupilot_build_info", "Always 1", ("version",), registry=self.registry)
         info.labels(__version__).set(1)
         self.registry.register(DatabaseCollector(database, snapshot_seconds))
+
+    @contextmanager
+    def waiting(self, scope: Scope) -> Iterator[None]:
+        """Leave a request out of the numbers while it waits for events: nothing is done for it."""
+        began = time.monotonic()
+        self.in_flight.dec()
+        try:
+            yield
+        finally:
+            self.in_flight.inc()
+            scope["state"][WAITED] = time.monotonic() - began
 
     def render(self) -> bytes:
         """Return everything, in Prometheus' text format 0.0.4."""

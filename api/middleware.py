@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import BodyTooLarge, BodyTooSlow, render, too_large
-from api.metrics import Metrics
+from api.metrics import WAITED, Metrics
 from cupilot import tracing
 from cupilot.logs import log_context
 
@@ -86,7 +86,8 @@ class RequestContext:
         if not streamed:
             # By template: paths hold ids, and each would be a time series of its own.
             route = getattr(scope.get("route"), "path", "other")
-            self.metrics.requests.labels(scope["method"], route, str(status)).observe(seconds)
+            worked = seconds - scope["state"].get(WAITED, 0.0)
+            self.metrics.requests.labels(scope["method"], route, str(status)).observe(worked)
 
 
 BODY_SECONDS = 30.0

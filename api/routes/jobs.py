@@ -216,9 +216,10 @@ async def _event_follows(request: Request, team: UUID, job: UUID, after: int, de
     """
     subscription, _ = await run_in_threadpool(request.app.state.hub.subscribe, team, job)
     try:
-        while (left := deadline - time.monotonic()) > 0 and not await request.is_disconnected():
-            if await subscription.next(after, min(left, LOOK_SECONDS)):
-                return True
+        with request.app.state.metrics.waiting(request.scope):
+            while (left := deadline - time.monotonic()) > 0 and not await request.is_disconnected():
+                if await subscription.next(after, min(left, LOOK_SECONDS)):
+                    return True
         return False
     finally:
         subscription.close()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, literal_column, select
+from sqlalchemy import ColumnElement, case, func, literal_column, select, text
 from sqlalchemy.orm import Session
 
 from cupilot.domain.states import JobState, LlmCallState, StepState, WorkerKind
@@ -25,6 +25,8 @@ from cupilot.storage.webhooks.deliveries import waiting_seconds
 
 LATELY = timedelta(minutes=15)
 """Age up to which kernels' builds are counted: their reports are in the evaluations, which nobody wants to read all."""
+TOTALS_TIMEOUT_MS = 300_000
+"""Limit on each statement of :func:`totals`: whoever asks does not wait for them."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,8 @@ def open_work(session: Session) -> OpenWork:
 
 
 def totals(session: Session) -> Totals:
-    """Return what has been done so far."""
+    """Return what has been done so far; after years of jobs that takes longer than other transactions may."""
+    session.execute(text(f"SET LOCAL statement_timeout = {TOTALS_TIMEOUT_MS}"))
     purpose, verdict = EvaluationRow.purpose, EvaluationRow.verdict
     evaluations = session.execute(select(purpose, verdict, func.count()).group_by(purpose, verdict))
     used = session.execute(
