@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, create_engine, text
 
+import migrations
+from cupilot.domain.errors import Busy
 from cupilot.storage.db import tables
+from cupilot.storage.db.engine import make_engine
 from migrations import downgrade, upgrade
+from tests.service.processes import wait_until
 
 pytestmark = pytest.mark.service
 
@@ -57,6 +61,51 @@ def test_two_migrations_at_once_do_not_disturb_each_other(empty_database_url: st
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(upgrade, [empty_database_url] * 2))
     assert differences(empty_database_url) == []
+
+
+def test_a_migration_that_waits_for_a_table_keeps_nobody_from_it(empty_database_url: str) -> None:
+    """A dump holds every table for as long as it takes; whoever reads meanwhile must not wait behind the migration."""
+    downgrade(empty_database_url, "base")
+    upgrade(empty_database_url, "0029")
+    engine = make_engine(empty_database_url)
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as dump:
+            dump.execute(text("SELECT count(*) FROM scheduler_look"))
+            migration = pool.submit(upgrade, empty_database_url)
+            with engine.connect() as other:
+                wait_until(lambda: _waits_for_a_lock(other), "the migration wants the table")
+                other.rollback()
+                for _ in range(3):
+                    other.execute(text("SELECT count(*) FROM scheduler_look"))
+                    other.rollback()
+            assert not migration.done()
+        migration.result()
+    engine.dispose()
+    assert differences(empty_database_url) == []
+
+
+def _waits_for_a_lock(connection: Connection) -> bool:
+    waits = (
+        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
+    )
+    found = bool(connection.scalar(text(waits)))
+    connection.rollback()
+    return found
+
+
+def test_a_table_that_stays_in_use_is_told_and_nothing_is_changed(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrations, "WAIT_SECONDS", 0.1)
+    downgrade(empty_database_url, "base")
+    upgrade(empty_database_url, "0029")
+    engine = make_engine(empty_database_url)
+    with engine.begin() as dump:
+        dump.execute(text("SELECT count(*) FROM scheduler_look"))
+        with pytest.raises(Busy, match="nothing was changed"):
+            upgrade(empty_database_url)
+        assert dump.scalar(text("SELECT version_num FROM alembic_version")) == "0029"
+    engine.dispose()
 
 
 def test_the_command_line_upgrades_and_may_be_repeated(empty_database_url: str, tmp_path: Path) -> None:
