@@ -16,6 +16,9 @@ from cupilot.storage.db.cursor import cut, decode_key, encode_key
 from cupilot.storage.db.tables.people import AuditEntry
 from cupilot.storage.people.teams import identify
 
+PRUNED_AT_ONCE = 20_000
+"""A second's work. A retention that was shortened takes many rounds, each of them within a statement's time limit."""
+
 
 @dataclass(frozen=True)
 class AuditFilter:
@@ -102,9 +105,13 @@ def list_entries(
 
 
 def prune_audit(session: Session, kept: timedelta) -> None:
-    """Forget entries older than ``kept``: the one deletion that the table's trigger lets pass."""
+    """Forget entries older than ``kept``, the oldest first, :data:`PRUNED_AT_ONCE` at most.
+
+    It is the one deletion that the table's trigger lets pass.
+    """
+    old = select(AuditEntry.id).where(AuditEntry.at < func.now() - kept).order_by(AuditEntry.at).limit(PRUNED_AT_ONCE)
     session.execute(text("SELECT set_config('cupilot.audit_prune', '1', true)"))
-    session.execute(delete(AuditEntry).where(AuditEntry.at < func.now() - kept))
+    session.execute(delete(AuditEntry).where(AuditEntry.id.in_(old)).execution_options(synchronize_session=False))
     session.execute(text("SELECT set_config('cupilot.audit_prune', '', true)"))
 
 

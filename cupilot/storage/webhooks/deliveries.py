@@ -32,6 +32,8 @@ MAX_ENDPOINTS = 20
 DELIVERED, FAILED = "delivered", "failed"
 GONE = 410
 """The receiver says that it wants no more (Standard Webhooks)."""
+PRUNED_AT_ONCE = 20_000
+"""A second's work. A retention that was shortened takes many rounds, each of them within a statement's time limit."""
 
 
 class TooManyEndpoints(Conflict):
@@ -325,10 +327,16 @@ def waiting_seconds(session: Session) -> float:
 
 
 def prune_deliveries(session: Session, kept: timedelta) -> None:
-    """Forget what was finished long ago; and what waits for an endpoint that has been disabled for as long."""
+    """Forget what was finished long ago; and what waits for an endpoint that has been disabled for as long.
+
+    :data:`PRUNED_AT_ONCE` of them at most.
+    """
     old = func.now() - kept
     waiting = and_(WebhookDelivery.finished_at.is_(None), WebhookDelivery.next_attempt_at < old)
-    session.execute(delete(WebhookDelivery).where(or_(WebhookDelivery.finished_at < old, waiting)))
+    some = select(WebhookDelivery.id).where(or_(WebhookDelivery.finished_at < old, waiting)).limit(PRUNED_AT_ONCE)
+    session.execute(
+        delete(WebhookDelivery).where(WebhookDelivery.id.in_(some)).execution_options(synchronize_session=False)
+    )
     session.execute(
         update(WebhookEndpoint)
         .where(WebhookEndpoint.previous_until < func.now())

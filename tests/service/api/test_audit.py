@@ -203,6 +203,26 @@ def test_retention_forgets_what_is_old_and_nothing_else(world: World, team: Team
         assert session.execute(text("SELECT count(*) FROM audit_log")).scalar_one() > 0
 
 
+def test_a_retention_that_was_shortened_is_worked_off_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cupilot.storage.people.audit.PRUNED_AT_ONCE", 2)
+    left = []
+    with world.database.transaction() as session:
+        session.execute(
+            text(
+                "INSERT INTO audit_log (at, method, route, resource, status, outcome, request_id)"
+                " SELECT now() - n * interval '1 day', 'POST', '/pieces', '/' || n, 200, 'done', 'r'"
+                " FROM generate_series(400, 404) AS n"
+            )
+        )
+    for _ in range(3):
+        with world.database.transaction() as session:
+            prune_audit(session, timedelta(days=399))
+        with world.database.transaction() as session:
+            days = session.scalars(text("SELECT resource FROM audit_log WHERE route = '/pieces' ORDER BY at"))
+            left.append(list(days))
+    assert left == [["/402", "/401", "/400"], ["/400"], []], "the oldest first"
+
+
 def test_the_command_line_lists_it(world: World, team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPILOT_URL", world.url)
     monkeypatch.setenv("CUPILOT_API_KEY", team.key)
