@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from http.client import HTTPException
 from importlib.util import find_spec
 from urllib.request import urlopen
 
@@ -47,7 +48,7 @@ def _outcome(probe: Callable[[], None]) -> str:
         probe()
     except CupilotError as error:
         return error.message
-    except (redis.RedisError, OSError) as error:
+    except (redis.RedisError, OSError, HTTPException, ValueError) as error:  # also an address that is none
         return f"does not answer ({type(error).__name__})"
     return OK
 
