@@ -17,6 +17,7 @@ from benchmarks import readme
 from cupilot.domain.errors import CupilotError
 from cupilot.domain.evolution.methods import CONFIGS
 from cupilot.settings import Settings
+from cupilot.storage.db import engine
 
 ROOT = Path(__file__).parents[3]
 BENCHMARKS = ROOT / "benchmarks/README.md"
@@ -255,3 +256,14 @@ def test_the_results_in_the_readme_are_the_recorded_ones() -> None:
     assert text == readme.updated(text), "run python -m benchmarks.readme --write"
     assert readme.section().count("\n|") >= 5
     assert readme.PAGE.read_text(encoding="utf-8") == readme.page()
+
+
+def test_the_role_behind_pgbouncer_has_the_limits_that_connections_ask_for() -> None:
+    page = (ROOT / "docs/scale.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^ALTER ROLE cupilot SET (\w+) = '(.+)';$", page, re.MULTILINE))
+    milliseconds = {
+        "statement_timeout": engine.STATEMENT_TIMEOUT_MS,
+        "lock_timeout": engine.LOCK_TIMEOUT_MS,
+        "idle_in_transaction_session_timeout": engine.IDLE_IN_TRANSACTION_TIMEOUT_MS,
+    }
+    assert told == {name: f"{limit // 1_000}s" for name, limit in milliseconds.items()} | {"timezone": "UTC"}
