@@ -13,6 +13,8 @@ import jsonschema
 import pytest
 import yaml
 
+from agents.llm.models import Model
+from cupilot.embedded.roles import Role, Schema
 from cupilot.settings import Settings
 from tests.unit.deploy import operator_objects
 from tests.unit.deploy.kubernetes_objects import BUILT_IN, problems
@@ -76,7 +78,7 @@ def test_traces_go_to_the_collector_that_is_named_and_nowhere_else() -> None:
         assert bool(out) == bool(endpoint)
 
 
-WAYS_OUT = ("postgres", "redis", "chroma", "traces", "models", "receivers", "provider")
+WAYS_OUT = ("dns", "postgres", "redis", "chroma", "traces", "models", "receivers", "provider")
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 
@@ -92,6 +94,8 @@ def test_values_have_the_form_that_the_schema_asks_for(names: tuple[str, ...]) -
         {"api": {"replicas": 0}},
         {"settings": {"DATABASE_URL": "postgresql://in-the-open"}},
         {"settings": {"OIDC_CLIENT_SECRET": "in the open"}},
+        {"settings": {"LLM_API_KEY": "in the open, for every role"}},
+        {"settings": {"CHROMA_URL": "http://chroma:8000"}},
         {"api": {"oidc": {"issuer": "http://id.example.org", "clientId": "cupilot"}}},
         {"api": {"oidc": {"issuer": "https://id.example.org", "clientId": "cupilot"}}},
         {"podSecurity": {"runAsUser": 0}},
@@ -103,6 +107,8 @@ def test_values_have_the_form_that_the_schema_asks_for(names: tuple[str, ...]) -
         "no API",
         "secret in values",
         "provider's secret in values",
+        "model's key in values",
+        "two addresses of Chroma",
         "provider without TLS",
         "no way back",
         "root",
@@ -217,6 +223,8 @@ def test_commands_and_settings_exist_and_secrets_are_references(workload: dict[s
     assert find_spec(f"{command[2]}.__main__") is not None
     ours = {f"CUPILOT_{name.upper()}" for name in Settings.model_fields}
     known = ours | {"POD_NAME", "OTEL_EXPORTER_OTLP_ENDPOINT"}
+    names = [variable["name"] for variable in container(workload)["env"]]
+    assert len(set(names)) == len(names), "Kubernetes takes the last of a name, and server-side apply none"
     for variable in container(workload)["env"]:
         assert variable["name"] in known
         assert variable["name"] not in SECRETS or "secretKeyRef" in variable["valueFrom"]
@@ -229,6 +237,8 @@ def test_probes_mean_progress_and_every_deployment_has_a_budget(workload: dict[s
     if workload["metadata"]["name"].endswith("-api"):
         assert probe["httpGet"]["path"] == "/healthz"
         assert container(workload)["readinessProbe"]["httpGet"]["path"] == "/readyz"
+        start = container(workload)["startupProbe"]
+        assert start["periodSeconds"] * start["failureThreshold"] > Role.ready_seconds, "a busy node starts slowly"
     else:
         assert probe["exec"]["command"] == ["python", "-m", "workers", "health"]
     budgets = of_kind("everything", "PodDisruptionBudget")
@@ -257,6 +267,13 @@ def test_a_pod_is_a_card_and_drains_before_it_ends() -> None:
     [wait] = re.findall(r"--wait (\d+)", container(gpu)["lifecycle"]["preStop"]["exec"]["command"][2])
     assert int(wait) > Settings.model_fields["confirm_timeout_seconds"].default
     assert pod(gpu)["terminationGracePeriodSeconds"] > int(wait)
+
+
+def test_an_agent_pod_ends_after_its_drain_and_a_whole_model_call() -> None:
+    agents = of_kind("default", "Deployment")["cupilot-agents"]
+    [wait] = re.findall(r"--wait (\d+)", container(agents)["lifecycle"]["preStop"]["exec"]["command"][2])
+    call = Model.model_fields["timeout_seconds"].default
+    assert pod(agents)["terminationGracePeriodSeconds"] > int(wait) + call, "the time runs from the drain's beginning"
 
 
 def test_a_drain_before_the_end_of_a_container_ends_with_its_restart() -> None:
@@ -367,6 +384,13 @@ def test_migrations_run_before_anything_else() -> None:
     [job] = of_kind("default", "Job").values()
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
     assert container(job)["args"] == ["python", "-m", "migrations"]
+    assert job["spec"]["activeDeadlineSeconds"] >= Schema.ready_seconds
+
+
+def test_what_the_prometheus_operator_reads_has_the_labels_that_it_chooses_by() -> None:
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        [found] = of_kind("everything", kind).values()
+        assert found["metadata"]["labels"]["release"] == "monitoring"
 
 
 def _documented_metrics() -> set[str]:

@@ -21,7 +21,6 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 
 {{- define "cupilot.environment" -}}
 - {name: CUPILOT_ENVIRONMENT, value: production}
-- {name: CUPILOT_LOG_FORMAT, value: json}
 - name: CUPILOT_DATABASE_URL
   valueFrom: {secretKeyRef: {name: {{ .root.Values.existingSecret }}, key: database-url}}
 - name: CUPILOT_REDIS_URL
@@ -33,7 +32,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
-{{- range $name, $value := .root.Values.settings }}
+{{- range $name, $value := merge (dict) .root.Values.settings (dict "LOG_FORMAT" "json") }}
 - {name: CUPILOT_{{ $name }}, value: {{ $value | quote }}}
 {{- end }}
 {{- end -}}
