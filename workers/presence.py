@@ -82,6 +82,7 @@ class Presence:
         self._beat_seconds = settings.heartbeat_seconds
         self._pulse = Pulse(settings.health_file, worker.kind.value)
         self._end = threading.Event()
+        self._connected = threading.Event()
         self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
 
     def take_card(self) -> None:
@@ -99,13 +100,18 @@ class Presence:
             self._pulse.beat()
             self._end.wait(self._beat_seconds)
 
-    def begin(self) -> None:
-        """Start to register and renew the worker."""
+    def start(self) -> None:
+        """Show progress from now on, also while the broker is away, which a restart would not bring back."""
         self._thread.start()
+
+    def begin(self) -> None:
+        """Register the worker, whose consumer is connected now, and renew it."""
+        self._connected.set()
 
     def end(self) -> None:
         """Stop renewing and remove the row."""
         self._end.set()
+        self._connected.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
         with suppress(CupilotError), self._database.transaction() as session:
@@ -116,7 +122,8 @@ class Presence:
         registered = False
         while not self._end.is_set():
             try:
-                registered = self._report(registered)
+                if self._connected.is_set():
+                    registered = self._report(registered)
             except CardTaken as error:
                 self._end_worker(error.message)
             except CupilotError as error:
@@ -124,7 +131,10 @@ class Presence:
             except Exception:  # without this thread the worker would serve on unseen
                 logger.exception("worker row not renewed")
             self._pulse.beat()
-            self._end.wait(self._beat_seconds if registered else 0.5)
+            if self._connected.is_set():
+                self._end.wait(self._beat_seconds if registered else 0.5)
+            else:
+                self._connected.wait(self._beat_seconds)
 
     def _is_stuck(self, unclaimed: Mapping[uuid.UUID, int]) -> bool:
         """Return whether a step was sent often since this worker first had a free slot for it."""

@@ -86,6 +86,7 @@ def run_worker(
     warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
     arguments = ["--quiet", "worker", "--pool=prefork", f"--concurrency={concurrency}", f"--queues={','.join(queues)}"]
     arguments += [f"--hostname={name}@%h", "--without-gossip", "--without-mingle", "--without-heartbeat"]
+    presence.start()
     app.worker_main(arguments)
 
 

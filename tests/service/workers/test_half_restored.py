@@ -44,6 +44,7 @@ def test_a_worker_registers_once_its_table_is_there(
     worker = Worker("agent-9", WorkerKind.AGENT, ["agents"], 1, None)
     presence = Presence(settings, database, worker, end_process=lambda: None, close_intake=lambda _: None)
     with lacking(database, "workers"):
+        presence.start()
         presence.begin()
         wait_until(lambda: caplog.text.count("worker row not renewed") >= 2, "it tries again")
     wait_until(lambda: "agent-9" in alive(database), "it is registered")
