@@ -111,6 +111,8 @@ class DatabaseCollector:
     def __init__(self, database: Database, seconds: float) -> None:
         self._open_work = CachedSnapshot(database, open_work, seconds)
         self._totals = CachedSnapshot(database, totals, seconds * TOTALS_EVERY, share=TOTALS_SHARE)
+        self._highest: dict[tuple[str, ...], float] = {}
+        """Values of counters that were shown."""
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family; those of the database only once it has answered."""
@@ -120,11 +122,23 @@ class DatabaseCollector:
         sums = self._totals.get()
         yield _jobs(now, sums)
         if sums is not None:
-            yield from _totals_families(sums)
+            yield from map(self._never_falling, _totals_families(sums))
         yield _gauge("cupilot_snapshot_age_seconds", "Age of the open work last read", self._open_work.age)
         yield _gauge("cupilot_totals_age_seconds", "Age of the totals last read", self._totals.age)
         failures = self._open_work.failures + self._totals.failures
         yield CounterMetricFamily("cupilot_snapshot_failures", "Reads of the database that failed", failures)
+
+    def _never_falling(self, family: Metric) -> Metric:
+        """Return a counter with what was shown of it before, where it has fallen: as when a lost call is answered late.
+
+        Prometheus takes a counter that fell for one that began anew, and all of it for an increase.
+        """
+        if family.type == "counter":
+            for position, sample in enumerate(family.samples):
+                key = (sample.name, *sample.labels.values())
+                value = self._highest[key] = max(sample.value, self._highest.get(key, 0.0))
+                family.samples[position] = sample._replace(value=value)
+        return family
 
 
 class Metrics:

@@ -79,7 +79,7 @@ class ModelCalls:
 
 @dataclass(frozen=True)
 class Totals:
-    """Totals so far; they never decrease as long as nothing is deleted."""
+    """Totals so far; they do not decrease, but for calls that were taken for lost and are answered late."""
 
     jobs: Mapping[str, int]
     """Jobs that have ended, by state."""
@@ -211,7 +211,9 @@ def _models(session: Session) -> dict[str, ModelCalls]:
             func.sum(LlmCall.cost_usd).filter(answered),
             func.sum(LlmCall.prompt_tokens),
             func.sum(LlmCall.completion_tokens),
-        ).group_by(LlmCall.model, LlmCall.state)
+        )
+        .where(~LlmCall.cached)  # an answer that was there already asked no model
+        .group_by(LlmCall.model, LlmCall.state)
     )
     models: dict[str, ModelCalls] = {}
     for model, state, count, cost, prompt, completion in rows:

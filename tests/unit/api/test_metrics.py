@@ -7,14 +7,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from api.metrics import CachedSnapshot, Metrics
+from api.metrics import CachedSnapshot, DatabaseCollector, Metrics
 from api.middleware import RequestContext
 from cupilot.domain.errors import Unavailable
+from cupilot.storage.operations.metrics import ModelCalls, Totals
 
 
 class _Database:
@@ -94,6 +96,26 @@ def test_a_fault_of_ours_is_counted_and_the_next_look_is_made() -> None:
     found = snapshot(read)
     get_until(found, "numbers")
     assert found.failures == 1
+
+
+def test_a_counter_that_falls_in_the_database_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost call that is answered late is lost no more; Prometheus would take all lost ones for new ones."""
+    ended = iter([{"lost": 5}, {"lost": 4, "answered": 1}, {"lost": 6, "answered": 1}])
+    nothing = Totals({}, 0, {}, {}, {}, {}, 0, {})
+
+    def read(_session: object) -> Totals:
+        return replace(nothing, models={"m": ModelCalls(next(ended), 0, 0.0, 0, 0)})
+
+    monkeypatch.setattr("api.metrics.TOTALS_SHARE", 0)
+    monkeypatch.setattr("api.metrics.totals", read)
+    monkeypatch.setattr("api.metrics.open_work", lambda _session: None)
+    collector = DatabaseCollector(_Database(), 0.0)  # type: ignore[arg-type]
+    shown = []
+    for _ in range(3):
+        samples = [sample for family in collector.collect() for sample in family.samples]
+        calls = [sample for sample in samples if sample.name == "cupilot_llm_calls_total"]
+        shown.append({sample.labels["state"]: sample.value for sample in calls})
+    assert shown == [{"lost": 5}, {"lost": 5, "answered": 1}, {"lost": 6, "answered": 1}]
 
 
 class _Clock:
