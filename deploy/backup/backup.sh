@@ -5,6 +5,7 @@
 set -eu
 folder=${1:?usage: backup.sh FOLDER [KEEP]}
 keep=${2:-}
+case $keep in *[!0-9]*|0*) echo "backup: KEEP is a number from 1, or nothing to keep all dumps; not $keep" >&2; exit 1;; esac
 : "${CUPILOT_DATABASE_URL:?set it to the database to back up}"
 bin=${PG_BIN:+$PG_BIN/}
 connection=$("${PYTHON:-python}" "$(dirname "$0")/connection.py")

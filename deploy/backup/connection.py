@@ -20,6 +20,8 @@ variables = {
     "PGDATABASE": url.database,
     "PGSSLMODE": url.query.get("sslmode"),
     "PGSSLROOTCERT": url.query.get("sslrootcert"),
+    "PGSSLCERT": url.query.get("sslcert"),
+    "PGSSLKEY": url.query.get("sslkey"),
 }
 for name, value in variables.items():
     if value is not None:
