@@ -222,7 +222,7 @@ def test_commands_and_settings_exist_and_secrets_are_references(workload: dict[s
     assert command[:2] == ["python", "-m"]
     assert find_spec(f"{command[2]}.__main__") is not None
     ours = {f"CUPILOT_{name.upper()}" for name in Settings.model_fields}
-    known = ours | {"POD_NAME", "OTEL_EXPORTER_OTLP_ENDPOINT"}
+    known = ours | {"POD_NAME", "OTEL_EXPORTER_OTLP_ENDPOINT", "CUPILOT_LLM_MODELS_FILE"}
     names = [variable["name"] for variable in container(workload)["env"]]
     assert len(set(names)) == len(names), "Kubernetes takes the last of a name, and server-side apply none"
     for variable in container(workload)["env"]:
@@ -276,6 +276,13 @@ def test_an_agent_pod_ends_after_its_drain_and_a_whole_model_call() -> None:
     assert pod(agents)["terminationGracePeriodSeconds"] > int(wait) + call, "the time runs from the drain's beginning"
 
 
+def test_a_worker_is_not_process_one() -> None:
+    """Process 1 ignores signals that it has no handler for yet, and is the parent of whatever killed programs leave."""
+    for name, workload in of_kind("everything", "Deployment").items():
+        works = name.startswith(("cupilot-agents", "cupilot-worker"))
+        assert pod(workload).get("shareProcessNamespace", False) is works
+
+
 def test_a_drain_before_the_end_of_a_container_ends_with_its_restart() -> None:
     for name, workload in of_kind("everything", "Deployment").items():
         if name.startswith(("cupilot-agents", "cupilot-worker")):
@@ -286,6 +293,12 @@ def test_a_drain_before_the_end_of_a_container_ends_with_its_restart() -> None:
 def test_model_keys_go_to_agents_only() -> None:
     with_secret = {name for name, one in of_kind("everything", "Deployment").items() if "envFrom" in container(one)}
     assert with_secret == {"cupilot-agents"}
+    for name, one in of_kind("everything", "Deployment").items():
+        named = [variable["value"] for variable in container(one)["env"] if "LLM" in variable["name"]]
+        files = [volume["secret"]["items"][0]["path"] for volume in pod(one)["volumes"] if "secret" in volume]
+        places = [mount["mountPath"] for mount in container(one)["volumeMounts"] if mount["name"] == "models"]
+        assert [f"{place}/{file}" for place, file in zip(places, files, strict=True)] == named
+        assert bool(named) == (name == "cupilot-agents")
 
 
 def test_only_the_api_knows_the_identity_provider_and_reaches_it() -> None:
