@@ -47,7 +47,7 @@ class RequestContext:
         request_id = sent if _ACCEPTED_ID.match(sent) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         parent = Headers(scope=scope).get("traceparent")
-        opened = tracing.span(f"{scope['method']} {scope['path']}", parent=parent, request=request_id)
+        opened = tracing.span(scope["method"], parent=parent, request=request_id, path=scope["path"])
         with log_context(request=request_id), self.metrics.in_flight.track_inprogress(), opened:
             await self._answer(scope, receive, send, request_id)
 
@@ -83,9 +83,10 @@ class RequestContext:
             await response(scope, receive, with_id)
         seconds = time.monotonic() - started
         log.info("%s %s %s %.1f ms request=%s", scope["method"], scope["path"], status, seconds * 1e3, request_id)
+        # By template: paths hold ids, and each would be a time series, or an operation of a trace, of its own.
+        route = getattr(scope.get("route"), "path", "other")
+        tracing.rename(f"{scope['method']} {route}", status=status)
         if not streamed:
-            # By template: paths hold ids, and each would be a time series of its own.
-            route = getattr(scope.get("route"), "path", "other")
             worked = seconds - scope["state"].get(WAITED, 0.0)
             self.metrics.requests.labels(scope["method"], route, str(status)).observe(worked)
 

@@ -82,6 +82,15 @@ def current() -> str | None:
     return f"00-{here.trace_id:032x}-{here.span_id:016x}-{int(here.trace_flags):02x}"
 
 
+def rename(name: str, **attributes: Any) -> None:
+    """Give the present span a name that was not known when it began, and attributes."""
+    if _tracer is not None:
+        from opentelemetry import trace
+
+        trace.get_current_span().update_name(name)
+        note(**attributes)
+
+
 def note(**attributes: Any) -> None:
     """Add to the present span."""
     if _tracer is not None:
