@@ -15,7 +15,8 @@ from cupilot.domain.errors import CupilotError
 from cupilot.domain.webhooks import networks
 from cupilot.production import unsafe
 
-DEFAULT_DATABASE_URL = "postgresql+psycopg2://cupilot:cupilot@127.0.0.1:5432/cupilot"
+DRIVER = "postgresql+psycopg2"
+DEFAULT_DATABASE_URL = f"{DRIVER}://cupilot:cupilot@127.0.0.1:5432/cupilot"
 
 
 class WrongSettings(CupilotError):
@@ -135,6 +136,15 @@ class Settings(BaseSettings):
 
     work_dir: str = ".cupilot/work"
     """Scratch, build cache and measured peaks of a GPU worker."""
+
+    @field_validator("database_url")
+    @classmethod
+    def _database_is_postgres(cls, url: SecretStr) -> SecretStr:
+        """Name the driver, which addresses that others hand out leave open."""
+        scheme, separator, rest = url.get_secret_value().partition("://")
+        if not separator or scheme not in ("postgres", "postgresql", DRIVER):
+            raise ValueError(f"is no address of Postgres; write {DRIVER}://USER:PASSWORD@HOST:5432/DATABASE")
+        return SecretStr(f"{DRIVER}://{rest}")
 
     @field_validator("webhook_networks")
     @classmethod

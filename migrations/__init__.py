@@ -18,7 +18,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
-from cupilot.domain.errors import Busy, Conflict
+from cupilot.domain.errors import Busy, Conflict, Unavailable
 from cupilot.storage.db.engine import LOCK_NOT_AVAILABLE, make_engine
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,8 @@ PAUSE_SECONDS = 3.0
 def upgrade(url: str, revision: str = "head") -> None:
     """Bring the database to ``revision``; nothing happens where it is there already, or at one of a newer release.
 
-    Raises :class:`Busy` where a table stays in use, by a backup for instance.
+    Raises :class:`Busy` where a table stays in use, by a backup for instance, :class:`Unavailable` where there is no
+    server.
     """
 
     def run(config: Config) -> None:
@@ -81,7 +82,10 @@ def _with_patience(url: str, run: Callable[[Config], None]) -> None:
                 run(config)
             return
         except OperationalError as error:
-            if getattr(error.orig, "pgcode", None) != LOCK_NOT_AVAILABLE:
+            code = getattr(error.orig, "pgcode", None)
+            if code is None:
+                raise Unavailable("the database does not answer", hint=str(error.orig).strip()) from error
+            if code != LOCK_NOT_AVAILABLE:
                 raise
             if time.monotonic() > deadline:
                 raise Busy(

@@ -19,6 +19,7 @@ from datetime import timedelta
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from cupilot.domain.errors import CupilotError
 from cupilot.domain.people import Role, Scope
 from cupilot.storage.db.changes import changes, watch
 from cupilot.storage.db.engine import Database, database
@@ -35,8 +36,16 @@ DAYS, MOST_DAYS = 90.0, 3_650.0
 def main(arguments: Sequence[str] | None = None, opened: Database | None = None) -> int:
     """Run the command line on the settings' database, or on an opened one; return the exit status."""
     options = _parser().parse_args(arguments)
+    try:
+        return _run(options, opened or database())
+    except CupilotError as error:
+        sys.stderr.write(f"{error.message}\n{error.hint or ''}\n")
+        return 1
+
+
+def _run(options: argparse.Namespace, opened: Database) -> int:
     command = {"bootstrap": _bootstrap, "create": _create, "revoke": _revoke}[options.command]
-    with (opened or database()).transaction() as session:
+    with opened.transaction() as session:
         watch(session)
         status = command(session, options)
         if status == 0:

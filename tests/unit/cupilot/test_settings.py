@@ -33,6 +33,21 @@ def test_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: 
         Settings()
 
 
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg2"])
+def test_an_address_of_postgres_without_a_driver_is_one(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    """As operators of Postgres and clouds hand it out; SQLAlchemy would ask for a driver that no image holds."""
+    monkeypatch.setenv("CUPILOT_DATABASE_URL", f"{scheme}://u:hunter2@db/x?sslmode=require")
+    assert Settings().database_url.get_secret_value() == "postgresql+psycopg2://u:hunter2@db/x?sslmode=require"
+
+
+@pytest.mark.parametrize("url", ["mysql://u:hunter2@db/x", "u:hunter2@db/x", ""])
+def test_another_address_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("CUPILOT_DATABASE_URL", url)
+    with pytest.raises(ValidationError, match="is no address of Postgres") as caught:
+        Settings()
+    assert "hunter2" not in str(caught.value)
+
+
 def test_production_refuses_the_built_in_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPILOT_ENVIRONMENT", "production")
     with pytest.raises(ValidationError, match="CUPILOT_DATABASE_URL"):
