@@ -31,8 +31,8 @@ def check(database: Database) -> Readiness:
     checks = {
         "database": _outcome(database.ready),
         "migrations": migrations,
-        "scheduler": _outcome(lambda: _scheduled(database)),
         # An older schema may not have the tables.
+        "scheduler": _outcome(lambda: _scheduled(database)) if migrations == OK else migrations,
         "webhooks": _outcome(lambda: _delivered(database)) if migrations == OK else migrations,
         "agent": _outcome(lambda: _working(database, WorkerKind.AGENT)) if migrations == OK else migrations,
         "gpu": _outcome(lambda: _working(database, WorkerKind.GPU)) if migrations == OK else migrations,

@@ -27,6 +27,8 @@ STATEMENT_TIMEOUT_MS = 30_000
 LOCK_TIMEOUT_MS = 10_000
 TCP_USER_TIMEOUT_MS = 30_000
 """Wait for a server's acknowledgement of what was sent: keepalives tell of a silent host only where nothing was."""
+KEEPALIVES = {"idle": 15, "interval": 5, "count": 3}
+"""Of both ends: a server that has lost a scheduler without a word would keep its lock, and nobody be in charge."""
 IDLE_IN_TRANSACTION_TIMEOUT_MS = 60_000
 """Above the relay's worst case: a batch of messages published to a broker that answers slowly."""
 
@@ -56,7 +58,9 @@ def make_engine(url: str, *, pool_size: int = CONNECTIONS) -> Engine:
     timeouts = (
         f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={LOCK_TIMEOUT_MS}"
         f" -c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_TIMEOUT_MS} -c timezone=UTC"
+        f" -c tcp_user_timeout={TCP_USER_TIMEOUT_MS}"
     )
+    timeouts += "".join(f" -c tcp_keepalives_{name}={value}" for name, value in KEEPALIVES.items())
     engine = create_engine(
         url,
         pool_size=pool_size,
@@ -67,9 +71,7 @@ def make_engine(url: str, *, pool_size: int = CONNECTIONS) -> Engine:
         connect_args={
             "options": timeouts,
             "connect_timeout": 5,
-            "keepalives_idle": 15,
-            "keepalives_interval": 5,
-            "keepalives_count": 3,
+            **{f"keepalives_{name}": value for name, value in KEEPALIVES.items()},
             "tcp_user_timeout": TCP_USER_TIMEOUT_MS,
             "application_name": "cupilot",
         },

@@ -19,6 +19,8 @@ from cupilot.storage.queue.cards import release_card, take_card
 
 SCHEDULER_LOCK = 0x6375_7069_0000_0001
 """Key of the Postgres advisory lock that the scheduler in charge holds ("cupi" and a number)."""
+SCHEDULER_SILENCE = timedelta(seconds=60)
+"""Time after which a scheduler that has not looked, which it does each second, is taken to hang."""
 
 WORKER_KEPT = timedelta(minutes=10)
 """Time after which a silent worker's row is pruned from the overview."""
@@ -215,14 +217,18 @@ def cluster_overview(session: Session) -> ClusterView:
 
 
 def scheduler_alive(session: Session) -> bool:
-    """Return whether a scheduler holds the lock of the one that is in charge."""
+    """Return whether a scheduler holds the lock of the one that is in charge, and does its work.
+
+    The lock alone says little: one that hangs, or fails in every round, holds it too.
+    """
     locked = text(
         "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted"
         " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
         " AND classid = :high AND objid = :low AND objsubid = 1)"
+        " AND EXISTS (SELECT FROM scheduler_look WHERE at > now() - :silence)"
     )
-    key = {"high": SCHEDULER_LOCK >> 32, "low": SCHEDULER_LOCK & 0xFFFFFFFF}
-    return bool(session.execute(locked, key).scalar_one())
+    values = {"high": SCHEDULER_LOCK >> 32, "low": SCHEDULER_LOCK & 0xFFFFFFFF, "silence": SCHEDULER_SILENCE}
+    return bool(session.execute(locked, values).scalar_one())
 
 
 def is_live(session: Session) -> ColumnElement[bool]:

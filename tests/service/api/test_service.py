@@ -16,6 +16,7 @@ from cupilot.domain import problems
 from cupilot.domain.states import WorkerKind
 from cupilot.schemas import ClusterView, ProblemPage, ProblemView
 from cupilot.settings import Settings
+from cupilot.storage.jobs.wall_time import Tick, record_tick
 from cupilot.storage.operations.metrics import open_work, totals
 from cupilot.storage.queue.cluster import SCHEDULER_LOCK, mark_unhealthy, register_worker
 from tests.service.api.world import DEVICE, SOURCE, Team, World, live
@@ -66,6 +67,9 @@ def test_the_cluster_shows_workers_queues_and_the_scheduler(world: World, team: 
     team.submit()
     with world.database.engine.connect() as scheduler:
         scheduler.execute(text("SELECT pg_advisory_lock(:key)"), {"key": SCHEDULER_LOCK})
+        _look(world, seconds_ago=300)
+        assert not ClusterView.model_validate_json(team.http.get("/v1/cluster").content).scheduler_alive, "it hangs"
+        _look(world, seconds_ago=0)
         view = ClusterView.model_validate_json(team.http.get("/v1/cluster").content)
         scheduler.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": SCHEDULER_LOCK})
     workers = {worker.name: worker for worker in view.workers}
@@ -78,6 +82,13 @@ def test_the_cluster_shows_workers_queues_and_the_scheduler(world: World, team: 
     assert view.agents == ["playbook"]
     assert {queue.name: queue.queued for queue in view.queues}["gpu.cpu"] >= 1
     assert not ClusterView.model_validate_json(team.http.get("/v1/cluster").content).scheduler_alive
+
+
+def _look(world: World, *, seconds_ago: float) -> None:
+    """Record the look of a scheduler in charge."""
+    with world.database.transaction() as session:
+        at = session.scalars(text("SELECT extract(epoch FROM now())")).one()
+        record_tick(session, Tick(uuid.uuid4(), float(at) - seconds_ago))
 
 
 def test_health_and_version_need_no_key(world: World) -> None:

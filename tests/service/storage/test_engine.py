@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 
 from cupilot.domain.errors import Unavailable
-from cupilot.storage.db.engine import TCP_USER_TIMEOUT_MS, Database
+from cupilot.storage.db.engine import KEEPALIVES, TCP_USER_TIMEOUT_MS, Database
 
 pytestmark = pytest.mark.service
 
@@ -32,3 +32,11 @@ def test_a_host_that_vanishes_is_noticed_while_a_query_is_under_way(database: Da
         raw: Any = session.connection().connection.dbapi_connection
         with socket.socket(fileno=os.dup(raw.fileno())) as connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == TCP_USER_TIMEOUT_MS
+
+
+def test_a_host_that_vanishes_is_noticed_by_the_server_too(database: Database) -> None:
+    """A lost scheduler's lock, and rows that a lost worker had locked, would be held for two hours, Linux' default."""
+    with database.transaction() as session:
+        shown = {name: session.scalar(text(f"SHOW tcp_keepalives_{name}")) for name in KEEPALIVES}
+        assert shown == {name: str(value) for name, value in KEEPALIVES.items()}
+        assert session.scalar(text("SHOW tcp_user_timeout")) == f"{TCP_USER_TIMEOUT_MS}"
