@@ -17,6 +17,7 @@ from cupilot.production import unsafe
 
 DRIVER = "postgresql+psycopg2"
 DEFAULT_DATABASE_URL = f"{DRIVER}://cupilot:cupilot@127.0.0.1:5432/cupilot"
+EVERYBODY = "0.0.0.0/0, ::/0"
 
 
 class WrongSettings(CupilotError):
@@ -39,10 +40,10 @@ class Settings(BaseSettings):
     chroma_url: str = "http://127.0.0.1:8000"
 
     api_host: str = "127.0.0.1"
-    api_port: int = 8080
+    api_port: int = Field(default=8080, ge=1, le=65_535)
     api_docs: Literal["on", "off"] = "on"
     """``on`` serves ``/docs`` and ``/openapi.json`` to anybody who reaches the API. They hold no data."""
-    max_body_bytes: int = 1_048_576
+    max_body_bytes: int = Field(default=1_048_576, gt=0)
     """A job request is a problem file (at most 256 KiB) and a few numbers."""
 
     oidc_issuer: str | None = None
@@ -89,7 +90,7 @@ class Settings(BaseSettings):
     bundle_seconds: float = Field(default=0.25, ge=0, le=10)
     """Steps that are short on average travel together, as many as take so long; 0 sends each by itself."""
     step_attempts: int = Field(default=3, ge=1, le=20)
-    visibility_timeout_seconds: int = 7_200
+    visibility_timeout_seconds: int = Field(default=7_200, gt=0)
     """Above the longest step's hard limit; the same in every process on the broker (reference: Celery on Redis)."""
 
     pool_half_life_days: float = Field(default=180.0, gt=0)
@@ -97,10 +98,10 @@ class Settings(BaseSettings):
     pool_sharing: Literal["private", "anonymous", "open"] = "private"
     """Default sharing between teams of new entries of the strategy pool on built-in problems."""
 
-    prepare_timeout_seconds: float = 300.0
-    evaluate_timeout_seconds: float = 180.0
-    confirm_timeout_seconds: float = 300.0
-    agent_timeout_seconds: float = 3_600.0
+    prepare_timeout_seconds: float = Field(default=300.0, gt=0)
+    evaluate_timeout_seconds: float = Field(default=180.0, gt=0)
+    confirm_timeout_seconds: float = Field(default=300.0, gt=0)
+    agent_timeout_seconds: float = Field(default=3_600.0, gt=0)
     """Of a whole agent step: model calls, tries and waits for a provider. Thinking models take minutes a call."""
 
     sweep_points: int | None = Field(default=None, ge=0, le=64)
@@ -145,6 +146,20 @@ class Settings(BaseSettings):
         if not separator or scheme not in ("postgres", "postgresql", DRIVER):
             raise ValueError(f"is no address of Postgres; write {DRIVER}://USER:PASSWORD@HOST:5432/DATABASE")
         return SecretStr(f"{DRIVER}://{rest}")
+
+    @field_validator("redis_url")
+    @classmethod
+    def _broker_is_redis(cls, url: SecretStr) -> SecretStr:
+        if url.get_secret_value().partition("://")[0] not in ("redis", "rediss"):
+            raise ValueError("is no address of Redis; write redis://:PASSWORD@HOST:6379/0, or rediss:// with TLS")
+        return url
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _proxies_are_networks(cls, text: str) -> str:
+        text = EVERYBODY if text.strip() == "*" else text
+        networks(text)
+        return text
 
     @field_validator("webhook_networks")
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from cupilot.domain.webhooks import networks
 from cupilot.settings import DEFAULT_DATABASE_URL, Settings
 
 
@@ -26,11 +27,28 @@ def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (Settings().api_port, Settings().lease_seconds) == (9000, 2.5)
 
 
-@pytest.mark.parametrize(("name", "value"), [("LEASE_SECONDS", "0"), ("STEP_ATTEMPTS", "0"), ("API_PORT", "many")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LEASE_SECONDS", "0"),
+        ("STEP_ATTEMPTS", "0"),
+        ("API_PORT", "many"),
+        ("API_PORT", "0"),
+        ("EVALUATE_TIMEOUT_SECONDS", "0"),
+        ("VISIBILITY_TIMEOUT_SECONDS", "-1"),
+        ("TRUSTED_PROXIES", "nginx"),
+        ("REDIS_URL", "redis:6379"),
+    ],
+)
 def test_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(f"CUPILOT_{name}", value)
     with pytest.raises(ValidationError):
         Settings()
+
+
+def test_a_star_stands_for_every_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPILOT_TRUSTED_PROXIES", "*")
+    assert len(networks(Settings().trusted_proxies)) == 2
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg2"])
