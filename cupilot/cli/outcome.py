@@ -95,6 +95,12 @@ def outcome(context: typer.Context) -> Iterator[None]:
         code = _code_of_error(error)
         _show(error, code, context)
         raise typer.Exit(code) from error
+    except OSError as error:
+        if error.filename is None:  # a pipe that was closed, for instance
+            raise
+        hint = "check the path, its permissions, and the room on its disk"
+        _show(InvalidInput(f"{error.filename}: {error.strerror}", hint=hint), Exit.USAGE, context)
+        raise typer.Exit(Exit.USAGE) from error
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             raise

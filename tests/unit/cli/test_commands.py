@@ -125,6 +125,24 @@ def test_no_server_is_3() -> None:
     assert "cupilot up" in run("list").stderr
 
 
+@pytest.mark.parametrize("command", [["up", "--detach"], ["down"], ["doctor"]], ids=lambda words: words[0])
+def test_a_path_that_cannot_be_used_is_named_without_a_traceback(command: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    done = run(*command, "--data", str(file))
+    assert done.exit_code == 2
+    assert f"error: {file}" in done.output
+    assert "Not a directory" in done.output
+
+
+def test_a_backup_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "data/postgres").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    done = run("backup", str(tmp_path / "file/a.dump"), "--data", str(tmp_path / "data"), "--json")
+    assert done.exit_code == 2
+    assert str(tmp_path / "file") in json.loads(done.output)["error"]["message"]
+
+
 def test_an_environment_variable_names_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve(_answer({"items": []})) as script:
         monkeypatch.setenv("CUPILOT_URL", script.url)
