@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 
 from cupilot.domain.errors import CupilotError
+from cupilot.logs import set_up_logs
 from cupilot.settings import settings
 from migrations import downgrade, new_revision, upgrade
 
@@ -19,9 +19,11 @@ def main() -> None:
     commands.add_parser("downgrade", help="back to a revision, or to 'base'").add_argument("revision")
     commands.add_parser("revision", help="write a new revision from the tables").add_argument("message")
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
     try:
-        _run(arguments, settings().database_url.get_secret_value())
+        config = settings()
+        url = config.database_url.get_secret_value()
+        set_up_logs(config.log_level, config.log_format, [url])
+        _run(arguments, url)
     except CupilotError as error:
         sys.exit(f"{error.message}\n{error.hint}")
 

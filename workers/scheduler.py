@@ -11,6 +11,7 @@ import threading
 import time
 from datetime import timedelta
 
+from cupilot import __version__
 from cupilot.domain.errors import CupilotError
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
@@ -57,10 +58,15 @@ class Scheduler:
 
     def run(self, stop: threading.Event) -> None:
         """Tick until ``stop`` is set; after an error, back off and go on."""
-        failures = 0
+        logger.info("scheduler %s waits to be in charge", __version__)
+        failures, in_charge = 0, False
         while not stop.is_set():
             try:
-                if self._leadership.acquire():
+                acquired = self._leadership.acquire()
+                if acquired is not in_charge:
+                    logger.info("in charge" if acquired else "no longer in charge")
+                    in_charge = acquired
+                if acquired:
                     self.tick()
                     self._leadership.wait(self._settings.scheduler_tick_seconds)
                 else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -113,6 +114,7 @@ def test_a_table_that_stays_in_use_is_told_and_nothing_is_changed(
 def test_the_command_line_upgrades_and_may_be_repeated(empty_database_url: str, tmp_path: Path) -> None:
     downgrade(empty_database_url, "base")
     environment = os.environ | {"CUPILOT_DATABASE_URL": empty_database_url, "PYTHONPATH": str(ROOT)}
+    environment["CUPILOT_LOG_FORMAT"] = "json"
     for _ in range(2):
         done = subprocess.run(
             [sys.executable, "-W", "error", "-m", "migrations"],
@@ -123,6 +125,7 @@ def test_the_command_line_upgrades_and_may_be_repeated(empty_database_url: str, 
             check=False,
         )
         assert done.returncode == 0, done.stderr
+        assert [json.loads(line)["level"] for line in done.stderr.splitlines()]
     assert differences(empty_database_url) == []
 
 

@@ -210,6 +210,7 @@ def test_a_standby_scheduler_takes_over(processes: Processes, database: Database
     assert wait_for_end(processes, job_id).state is JobState.SUCCEEDED
     with database.transaction() as session:
         assert cluster_overview(session).scheduler_alive
+    assert processes.log().count("workers.scheduler in charge") == 2, "of each it can be seen since when"
     assert_done_once(database, job_id)
 
 
