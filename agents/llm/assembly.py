@@ -36,6 +36,7 @@ from agents.llm.prophet import LlmProphet
 from agents.llm.revisor import LlmRevisor
 from agents.playbook import agents as playbook
 from cupilot.domain.kernel import Kernel
+from cupilot.domain.model_call import CostBudgetReached
 from cupilot.domain.pool import Lesson, PoolMatch
 from cupilot.domain.strategy import Strategy
 
@@ -75,7 +76,7 @@ def hybrid(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> 
 
 
 class _HybridManager:
-    """First generation from the playbook, crossover by a model."""
+    """First generation from the playbook, as far as its strategies go, the rest and crossover by a model."""
 
     def __init__(self, rules: Agents, model: Agents) -> None:
         self._rules = rules
@@ -92,17 +93,30 @@ class _HybridManager:
         seeds: Sequence[Attempt] = (),
         outcomes: Mapping[str, str] = MappingProxyType({}),
     ) -> list[InitialStrategy]:
-        """Return the playbook's where it has a template for the operator and nothing to begin from, else the
-        model's.
+        """Return the playbook's, where it has a template for the operator and nothing to begin from, and for those that
+        it lacks the model's.
         """
+        rendered = [] if seeds else self._rendered(briefing, pool, count, seed, taken)
+        if len(rendered) >= count:
+            return rendered
+        known = [*taken, *(initial.strategy for initial in rendered)]
         try:
-            if not seeds:
-                return self._rules.manager.initial_strategies(briefing, pool, count, seed, taken=taken)
+            written = self._model.manager.initial_strategies(
+                briefing, pool, count - len(rendered), seed, taken=known, seeds=seeds, outcomes=outcomes
+            )
+        except (AgentError, CostBudgetReached):
+            if not rendered:
+                raise
+            return rendered
+        return [*rendered, *written]
+
+    def _rendered(
+        self, briefing: Briefing, pool: Sequence[PoolMatch], count: int, seed: int, taken: Sequence[Strategy]
+    ) -> list[InitialStrategy]:
+        try:
+            return self._rules.manager.initial_strategies(briefing, pool, count, seed, taken=taken)
         except AgentError:
-            pass
-        return self._model.manager.initial_strategies(
-            briefing, pool, count, seed, taken=taken, seeds=seeds, outcomes=outcomes
-        )
+            return []
 
     def crossover(
         self,

@@ -14,7 +14,7 @@ from agents.playbook.forecast import Forecast
 from agents.playbook.ladders import ladder
 from agents.playbook.prophet import PlaybookProphet
 from agents.playbook.search import Space
-from agents.playbook.translator import operator_of, with_defaults
+from agents.playbook.translator import operator_of, template_operator, with_defaults
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.pool import PoolEntry, PoolMatch, operators, shapes
 from cupilot.domain.problem import Role
@@ -46,7 +46,7 @@ class PlaybookManager:
         outcomes: Mapping[str, str] = MappingProxyType({}),  # noqa: ARG002 - which are taken is enough
     ) -> list[InitialStrategy]:
         """Return up to ``count`` renderable strategies with different signatures; raises NoTemplate."""
-        space = Space(briefing, operator_of(briefing))
+        space = Space(briefing, template_operator(briefing))
         forecast = Forecast(space)
         avoided = _avoided(pool, briefing)
         chosen: list[InitialStrategy] = []

@@ -44,6 +44,16 @@ def operator_of(briefing: Briefing) -> Operator:
     return operator
 
 
+def template_operator(briefing: Briefing) -> Operator:
+    """Return the operator of a job whose kernels are to be rendered; raises NoTemplate where one shape is too few."""
+    if briefing.workloads:
+        raise NoTemplate(
+            "the playbook writes kernels for one shape, and this problem has several workloads",
+            hint="let agents of kind llm write it",
+        )
+    return operator_of(briefing)
+
+
 def case_of(briefing: Briefing, operator: Operator, strategy: Strategy) -> Case:
     """Return what the checks of a strategy look at."""
     return Case(operator, briefing.device, briefing.facts.policy, Options.of(strategy, catalogue()))
@@ -72,7 +82,7 @@ class PlaybookTranslator:
 
         Raises NoTemplate, or NotApplicable naming each technique and why it cannot be.
         """
-        operator = operator_of(briefing)
+        operator = template_operator(briefing)
         reasons = complaints(briefing, operator, strategy)
         if reasons:
             text = "; ".join(f"{technique}: {reason}" for technique, reason in reasons.items())
