@@ -5,7 +5,7 @@ earlier jobs of the team have proven.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 
 from agents.interface import Briefing
@@ -35,7 +35,9 @@ def techniques(catalogue: Catalogue, briefing: Briefing) -> str:
 
 
 def fits(technique: Technique, briefing: Briefing, catalogue: Catalogue) -> bool:
-    """Return whether a technique may be of use to a job: by target, device, policy, family, and what people banned."""
+    """Return whether a technique may be of use to a job: by target, device, policy, family, and what people banned; and
+    with it whatever it requires.
+    """
     facts = briefing.facts
     if technique.id in briefing.banned or briefing.target not in technique.targets:
         return False
@@ -47,7 +49,8 @@ def fits(technique: Technique, briefing: Briefing, catalogue: Catalogue) -> bool
     known = any(facts.op_class in other.op_classes for other in catalogue)
     if technique.op_classes and known and facts.op_class not in technique.op_classes:
         return False
-    return _applies(technique, briefing, catalogue)
+    required = [needed for name in technique.requires if (needed := catalogue.get(name)) is not None]
+    return all(fits(needed, briefing, catalogue) for needed in required) and _applies(technique, briefing, catalogue)
 
 
 def _applies(technique: Technique, briefing: Briefing, catalogue: Catalogue) -> bool:
@@ -61,8 +64,19 @@ def _applies(technique: Technique, briefing: Briefing, catalogue: Catalogue) -> 
 
 _BEYOND_TEMPLATES = frozenset({"tma_loads", "warpgroup_mma", "cluster_multicast"})
 """Whose check in the playbook says for which products its one template is written: a model may write others."""
-_COMPANIONS = ((), ("register_rows",), ("shared_rows",), ("shared_tiling",), ("shared_tiling", "register_blocking"))
-"""Techniques of which others need one, whichever."""
+_COMPANIONS: tuple[Mapping[str, Mapping[str, Scalar]], ...] = (
+    {},
+    {"register_rows": {}},
+    {"shared_rows": {}},
+    {"simd": {}},
+    {"threads": {}},
+    {"cache_blocking": {}},
+    {"micro_kernel": {}},
+    {"shared_tiling": {}},
+    {"shared_tiling": {}, "register_blocking": {}},
+    {"shared_tiling": {}, "register_blocking": {}, "split_k": {"parts": 64}},
+)
+"""Techniques of which others need one, whichever, with parameters."""
 _TILES = "shared_tiling"
 """Whose parameters the conditions of others look at."""
 
@@ -74,9 +88,9 @@ def _strategies(technique: Technique, catalogue: Catalogue) -> Iterator[Strategy
         tiles = catalogue.get(_TILES) if _TILES in names and technique.id != _TILES else None
         for tile in _products(tiles) if tiles else [{}]:
             for parameters in _settings(technique):
-                chosen = {_TILES: tile, technique.id: parameters}
+                chosen = {**companions, _TILES: tile, technique.id: parameters}
                 yield Strategy(
-                    techniques=tuple(TechniqueUse(id=name, parameters=chosen.get(name, {})) for name in names)
+                    techniques=tuple(TechniqueUse(id=name, parameters=dict(chosen.get(name, {}))) for name in names)
                 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -46,6 +47,37 @@ def test_a_technique_is_offered_where_its_device_has_it(arch: str, technique: st
 def test_matrix_instructions_are_offered_for_products_that_no_template_writes() -> None:
     text = offered.techniques(catalogue(), on("sm_90", PRODUCT, NumericsPolicy.HALF))
     assert all(f"- {technique} (" in text for technique in ("tensor_cores", "tma_loads", "warpgroup_mma"))
+
+
+def names(about: Briefing) -> set[str]:
+    return set(re.findall(r"^- (\w+) \(", offered.techniques(catalogue(), about), re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("problem", "techniques"),
+    [
+        (PRODUCT, {"threads", "simd", "cache_blocking", "micro_kernel", "packing"}),
+        (ROWS, {"threads", "simd", "multiple_accumulators"}),
+        ((lambda x: torch.softmax(x, 1), {"x": torch.zeros(2, 65536)}, "softmax"), {"split_rows"}),
+    ],
+    ids=["product", "rows", "few rows"],
+)
+def test_techniques_that_need_another_one_are_offered_beside_it(problem: Any, techniques: set[str]) -> None:
+    function, inputs, op_class = problem
+    facts, _ = trace(function, inputs, op_class=op_class)
+    assert techniques <= names(briefing(facts, Target.CPU))
+
+
+def test_tiles_are_offered_for_a_product_so_deep_that_its_sums_are_split() -> None:
+    deep = (torch.mm, {"x": torch.zeros(64, 2**18), "y": torch.zeros(2**18, 64)}, "matmul")
+    assert {"shared_tiling", "register_blocking", "split_k"} <= names(on("sm_90", deep, NumericsPolicy.FP32))
+
+
+def test_what_requires_a_banned_technique_is_not_offered() -> None:
+    about = on("sm_90", PRODUCT, NumericsPolicy.TF32)
+    requiring = {"register_blocking", "bank_padding", "double_buffering", "async_copy", "tensor_cores", "warpgroup_mma"}
+    assert requiring < names(about)
+    assert not requiring & names(about.model_copy(update={"banned": ("shared_tiling",)}))
 
 
 def test_a_strategy_that_the_device_lacks_is_refused() -> None:
