@@ -7,6 +7,7 @@ the ledger and the rate limits are given to it, so that nothing here knows HTTP 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import SystemRandom
 from typing import TypeVar
@@ -17,6 +18,7 @@ from agents.interface import AgentError
 from agents.llm.ledger import Ledger, Limits, NoLimits
 from agents.llm.models import AgentRole, Model, RoleModels
 from agents.llm.transport import TransportError, answer_tokens, complete, count_tokens, parameters, price
+from cupilot.domain.errors import Unavailable
 from cupilot.domain.model_call import Answer, Call
 from cupilot.domain.redaction import redact_prompt
 
@@ -153,9 +155,19 @@ class Gateway:
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _try(self, model: Model, call: Call) -> Answer:
-        """Make one recorded try and return the stored answer."""
+        """Make one recorded try and return the stored answer.
+
+        A try that is left before it is sent, as where its worker ends, costs nothing.
+        """
         tokens = count_tokens(call.messages, call.parameters)
-        self._wait_for_turn(model, tokens)
+        try:
+            self._wait_for_turn(model, tokens)
+        except TransportError:
+            raise
+        except Exception:
+            with suppress(Unavailable):
+                self._ledger.failed(call, "left while it waited for its turn; it was not sent", lost=False)
+            raise
         answer = complete(model, call.messages, call.parameters)
         answer = _redacted(answer)
         self._ledger.answered(call, answer)

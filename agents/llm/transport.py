@@ -25,6 +25,8 @@ from cupilot.domain.model_call import Answer, ToolCall
 from cupilot.domain.redaction import redact_prompt
 from cupilot.domain.value import storable
 
+CONNECT_SECONDS = 30.0
+"""Longest wait for a connection."""
 CALL_THREAD = "model-call"
 """Name of the threads that ask."""
 
@@ -195,10 +197,14 @@ def _end(thread: threading.Thread) -> None:
 def _arguments(
     model: Model, messages: Sequence[Mapping[str, JsonValue]], sent: Mapping[str, JsonValue]
 ) -> dict[str, Any]:
+    import httpx  # as late as LiteLLM, which brings it
+
+    seconds = model.timeout_seconds
     arguments: dict[str, Any] = {
         "model": model.name,
         "messages": [dict(message) for message in messages],
-        "timeout": model.timeout_seconds,
+        # Where nobody takes the connection nothing is charged, and there is no need to wait as long as for an answer.
+        "timeout": httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds / 2)),
         "drop_params": True,
         "max_retries": 0,  # LiteLLM's default hides two retries, each of which may be paid
         "num_retries": 0,
@@ -253,7 +259,8 @@ def _translated(module: ModuleType, error: Exception, *, asked: bool) -> Transpo
     """Return the error as one of ours; nothing is charged for a request that was not ``asked``."""
     kinds = module.exceptions
     message = f"{type(error).__name__}: {str(error)[:500]}"
-    if isinstance(error, kinds.Timeout):
+    never_connected = _never_connected(error)
+    if isinstance(error, kinds.Timeout) and not never_connected:
         return TransportError("timeout", message, retryable=True, maybe_charged=True)
     if isinstance(error, kinds.RateLimitError):
         return TransportError("rate_limited", message, retryable=True, retry_after=_retry_after(error))
@@ -262,7 +269,6 @@ def _translated(module: ModuleType, error: Exception, *, asked: bool) -> Transpo
     status = getattr(error, "status_code", None)
     if isinstance(error, kinds.UnsupportedParamsError) or _is_refusal(status):
         return TransportError("refused_by_provider", message, retryable=False, status=status)
-    never_connected = _never_connected(error)
     return TransportError(
         "unavailable",
         message,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -139,6 +141,26 @@ def test_what_may_have_been_charged_without_an_answer_stays_reserved_and_is_not_
         assert len(model.requests) == MAX_LOST_TRIES
         worst = setup.ledger.calls[0][0].worst_cost_usd
         assert setup.ledger.spent_usd == pytest.approx(MAX_LOST_TRIES * worst)
+
+
+def test_a_server_that_takes_no_connection_is_charged_nothing() -> None:
+    with ScriptedModel([GOOD]) as model:
+        Setup(model).gateway.ask(question(), parse)  # what a first call imports takes its time
+    with ExitStack() as sockets:
+        server = sockets.enter_context(socket.socket())
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(4):  # fill its queue: further ones get no answer at all
+            waiting = sockets.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with suppress(BlockingIOError):
+                waiting.connect(server.getsockname())
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        scripted = Model(name="openai/scripted", api_base=address, timeout_seconds=8.0)
+        with pytest.raises(TransportError) as raised:
+            complete(scripted, question().messages, parameters(scripted, json_answer=False, seed=1))
+    assert (raised.value.reason, raised.value.retryable) == ("unavailable", True)
+    assert (raised.value.maybe_charged, raised.value.connected) == (False, False)
 
 
 @pytest.mark.parametrize("provider", ["ollama_chat", "gemini"])
@@ -333,6 +355,25 @@ def test_a_call_waits_for_its_turn_and_tells_the_others_to_wait() -> None:
         assert setup.slept[:2] == [30.0, 10.0]
         assert limits.held == [7.0]
         assert limits.settled == [150]
+
+
+class WorkerEndsError(Exception):
+    """Raised by whoever waits, as the workers' ledger does."""
+
+
+def test_a_call_that_is_left_while_it_waits_for_its_turn_reserves_nothing() -> None:
+    def leave(_seconds: float) -> None:
+        raise WorkerEndsError
+
+    with ScriptedModel([GOOD]) as model:
+        setup = Setup(model, limits=OneAMinute(), requests_per_minute=1)
+        setup.gateway._sleep = leave
+        with pytest.raises(WorkerEndsError):
+            setup.gateway.ask(question(), parse)
+        assert not model.requests
+        [(_, outcome)] = setup.ledger.calls
+        assert "not sent" in str(outcome)
+        assert setup.ledger.spent_usd == 0
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
