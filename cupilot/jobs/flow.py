@@ -308,8 +308,13 @@ def _cut(stop: StopReason, generation: Generation) -> bool:
 
 
 def _forbids(session: Session, job: Job, stage: Next) -> Exhausted | None:
-    if stage.stage is Stage.EVALUATE:
-        return no_evaluation(session, job)
-    if _improves(stage):
-        return exhausted(session, job)
-    return None if stage.stage is Stage.CHECK else money_reached(job)
+    """Return which budget forbids a stage; nothing is paid for a kernel that could not be measured any more."""
+    match stage.stage:
+        case Stage.EVALUATE:
+            return no_evaluation(session, job)
+        case Stage.CHECK:
+            return None
+        case Stage.ALIGN:
+            return money_reached(job)
+        case _:
+            return exhausted(session, job)
