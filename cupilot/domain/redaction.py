@@ -54,8 +54,11 @@ _ANYWHERE: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(
             r"""(?ix)\b([a-z0-9_]*(?:api_?key|access_?key|secret|passwd|password|credential|(?P<token>token))s?)  # name
-            (["']?\s*[:=]\s*)(["']?)(?=[^\s"']*\d)([^\s"'(){}\[\],;]{12,}+)
-            (?(token)(?!\s*[-+*/<>&|?!%^;(\[]))   # numbers of a text's tokens are computed: that is code
+            (["']?\s*[:=]\s*)
+            # Numbers of a text's tokens are computed: that is code, with operators or with names made of words.
+            (?(token)(?![^\s"'(){}\[\],;]*[*%<>&|^?]|[a-z]+(?:_(?:[a-z]+\d{0,2}|\d{1,2}[a-z]?))+(?:[\s(){}\[\],;\\]|\Z)))
+            (["']?)(?=[^\s"']*\d)([^\s"'(){}\[\],;\\]{12,}+)
+            (?(token)(?!\s*[-+*/<>&|?!%^;(\[]))
             (["']?)"""
         ),
         rf"\1\3\4{_MARK}\6",

@@ -19,6 +19,8 @@ from cupilot.domain.redaction import HIDDEN, REMOVED, redact_message, redact_pro
         ("ACCESS_TOKEN=abcdef123456789+/=\n", "abcdef123456789"),
         ("(token=abcdef123456789)", "abcdef123456789"),
         ("export API_KEY=abcdef123456789; run", "abcdef123456789"),
+        (r'{"log": "token=abcdef123456789\n"}', "abcdef123456789"),
+        ("token: ab12cd_34ef56_gh78ij, next", "ab12cd_34ef56_gh78ij"),
         ("Authorization: Bearer abcdef.ghijkl.mnopqr", "abcdef.ghijkl.mnopqr"),
         ("AKIAIOSFODNN7EXAMPLE", "AKIAIOSFODNN7EXAMPLE"),
         ("ghp_0123456789abcdefghij0123", "ghp_0123456789abcdefghij0123"),
@@ -47,6 +49,12 @@ def test_a_secret_is_blanked(text: str, secret: str) -> None:
         "const int num_tokens = tokens_per_block0 * blocks;",
         "tokens = self.embedding2(x)",
         "for (long long token = first_token_of_1[blockIdx.x]; token < last; ++token)",
+        "const int num_tokens = HIDDEN_STATES_SIZE0, width = HIDDEN_STATES_DIM1;",
+        "const int token=blockIdx.x*TOKENS_PER_BLOCK2+lane_2, head = 0;",
+        "int tokens = TOKENS_PER_BLOCK_2 // of one block",
+        "    tokens = hidden_states_2d\n    return tokens",
+        r'{"source": "    tokens = hidden_states_2d\n    x = 1"}',
+        "rotate(num_tokens=hidden_states_2d, width=64)",
     ],
 )
 def test_code_stays_as_it_is(code: str) -> None:
