@@ -143,13 +143,13 @@ def candidate_of(session: Session, step: Step) -> Candidate:
 def _trials(session: Session, candidate: Candidate) -> list[Attempt]:
     from agents.interface import Attempt
 
-    notes = ("", *notes_of(candidate).repairs)
+    notes = notes_of(candidate)
     return [
         Attempt(
             strategy=trial.strategy,
             kernel=trial.kernel,
             evaluation=trial.evaluation,
-            insight=notes[place] if place < len(notes) else "",
+            insight=notes.change(place, candidate.operator),
         )
         for place, trial in enumerate(rounds_of(session, candidate))
     ]

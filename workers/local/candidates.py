@@ -231,13 +231,12 @@ class Candidates:
         candidate.note(**judgement.notes)
         if judgement.evaluation is not None:
             assert candidate.strategy is not None
-            notes, place = ("", *candidate.notes.repairs), len(candidate.history)
-            challenger = candidate.challenger
+            place, challenger = len(candidate.history), candidate.challenger
             attempt = Attempt(
                 strategy=(challenger and challenger.strategy) or candidate.strategy,
                 kernel=candidate.written,
                 evaluation=judgement.evaluation,
-                insight=notes[place] if place < len(notes) else "",
+                insight=candidate.notes.change(place, candidate.proposal.operator),
             )
             if not stage.improvements or self._is_faster(judgement.evaluation, candidate.evaluation):
                 candidate.standing = place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from cupilot.domain.evolution.population import Proposal
+from cupilot.domain.evolution.population import Operator, Proposal
 from cupilot.domain.value import Value
 
 MAX_INSIGHT = 4_000
@@ -47,3 +47,11 @@ class Notes(Value):
         """Return the notes of a candidate that was just proposed."""
         shared = ("best", "inspirations", "place", "places")
         return cls(**{name: getattr(proposal, name) for name in shared})
+
+    def change(self, round_number: int, operator: Operator) -> str:
+        """Return what the Revisor reported of the kernel of a round, from 0; empty for one that it did not make.
+
+        A mutation's first kernel is a revision already.
+        """
+        place = round_number if operator is Operator.MUTATION else round_number - 1
+        return self.repairs[place] if 0 <= place < len(self.repairs) else ""

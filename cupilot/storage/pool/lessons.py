@@ -17,6 +17,7 @@ from cupilot.domain.kernel import Kernel
 from cupilot.domain.pool import Lesson, PoolEntry, PoolQuestion, related_classes, unfit
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow
 from cupilot.storage.db.tables.pool import PoolRow
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.progress import kernel_of
 from cupilot.storage.pool.similar import Index, similar
 
@@ -109,18 +110,30 @@ def _tuned(session: Session, entry: PoolEntry) -> Kernel | None:
 
 
 def _change(session: Session, entry: PoolEntry, before: PoolEntry | None) -> str:
-    """Return what was changed: the techniques that came and went, or what the Revisor said of its revision."""
+    """Return what was changed: the techniques that came and went, or what the Revisor said of its revision.
+
+    A candidate's own kernels differ by revisions: of the last one alone the strategy was aligned.
+    """
+    candidate, revised = _revision(session, entry)
+    if revised and before is not None and _revision(session, before)[0] == candidate:
+        return revised
     old, new = (set(each.strategy.ids()) if each else set() for each in (before, entry))
     parts = [
         f"{word} {', '.join(sorted(names))}" for word, names in (("with", new - old), ("without", old - new)) if names
     ]
-    if parts:
-        return " and ".join(parts)
+    return " and ".join(parts) or revised or "the same techniques in another form"
+
+
+def _revision(session: Session, entry: PoolEntry) -> tuple[uuid.UUID | None, str]:
+    """Return the candidate that an entry is about, and what the Revisor said of that kernel, if it made it."""
     query = (
-        select(Candidate)
+        select(Candidate, Step.payload["round"].as_integer())
         .join(EvaluationRow, EvaluationRow.candidate_id == Candidate.id)
+        .join(Step, Step.id == EvaluationRow.step_id)
         .where(EvaluationRow.id == uuid.UUID(entry.id))
     )
-    candidate = session.scalars(query).one_or_none()
-    repairs = candidate.notes.repairs if candidate else ()
-    return repairs[-1] if repairs else "the same techniques in another form"
+    found = session.execute(query).one_or_none()
+    if found is None:
+        return None, ""
+    candidate, round_number = found
+    return candidate.id, candidate.notes.change(round_number, candidate.operator)

@@ -187,6 +187,21 @@ def test_no_revision_is_paid_for_that_could_not_be_measured(database: Database, 
     assert all(candidate.aligned_strategy_id is not None for candidate in rig.candidates(job_id))
 
 
+def test_no_repair_is_paid_for_that_could_not_be_measured(database: Database, settings: Settings) -> None:
+    def unlucky(request: dict[str, Any]) -> Reply:
+        if kind_of(request) != "translate_strategy":
+            return competent(request)
+        return Reply(text=f"```cpp\nwrong1 s{request['seed']}\n```\n```json\n{PLAN}\n```")
+
+    with ScriptedModel(unlucky) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM, method=METHOD, budgets=Budgets(candidates=2))
+        rig.run()
+        assert "revise" not in {kind_of(request) for request in server.requests}
+    assert {candidate.reason for candidate in rig.candidates(job_id)} == {"candidates_budget"}
+    assert all(candidate.evaluation_id is not None for candidate in rig.candidates(job_id))
+
+
 def test_a_report_shows_what_each_generation_came_to(database: Database, settings: Settings) -> None:
     with ScriptedModel(competent) as server:
         rig = ModelRig(database, settings, server)
@@ -228,6 +243,28 @@ def test_later_jobs_are_shown_what_changes_were_worth_on_similar_problems(
         assert "log_softmax: from 1.10x to 1.20x over eager, 1.09 times as fast: wider loads" in learned
         kernels = re.findall(r'<data name="(\w+): kernel">\n(.*?)\n', learned)
         assert kernels == [("before", "t1 ;"), ("after", "t1 ; t1")]
+
+
+def test_a_lesson_tells_the_change_that_gained_and_not_a_later_one(database: Database, settings: Settings) -> None:
+    def improving(request: dict[str, Any]) -> Reply:
+        good = competent(request)
+        if kind_of(request) != "improve":
+            return good
+        source, note = ("t9", "other tiles") if "t9" not in text_of(request) else ("t0", "fewer stages")
+        return Reply(text=f"NOTE: {note}\n```cpp\n{source} s{request['seed']}\n```\n```json\n{PLAN}\n```")
+
+    with ScriptedModel(improving) as server:
+        rig = ModelRig(database, settings, server)
+        method = METHOD.model_copy(update={"performance_rounds": 2})
+        rig.submit(agents=AgentKind.LLM, problem=problem("log_softmax"), method=method)
+        rig.run()
+        server.requests.clear()
+        rig.submit(agents=AgentKind.LLM, method=METHOD, seed=3)
+        rig.run()
+        asked = [text_of(item) for item in server.requests if kind_of(item) == "translate_strategy"]
+    told = [text for text in asked if '<data name="lesson">' in text]
+    assert told
+    assert all("times as fast: other tiles" in text and "fewer stages" not in text for text in told)
 
 
 def test_templates_are_not_improved(database: Database, settings: Settings) -> None:
