@@ -43,6 +43,21 @@ _ADVICE = {
     FailureKind.POLICY_BREACH: "It does what the numerics policy or the judge forbids; the evidence says what.",
 }
 
+LAWS = {
+    "own": "the inputs are as get_inputs makes them",
+    "signed": "inputs as large as get_inputs makes them, with random signs",
+    "wide_range": "inputs times random powers of two, between 2^-8 and 2^8",
+    "planted_extremes": "single values at random places are up to 96 times the largest",
+    "constant_rows": "many rows hold one value throughout",
+    "offset": "inputs plus up to 512 times their spread, whose digits are lost in squares",
+    "parameters": "parameters times up to 16, with random signs",
+    "negated": "parameters times up to 16, with random signs, single numbers negated",
+    "perturbed": "single elements of the inputs were changed",
+    "integers": "inputs and parameters are -2, -1, 1 and 2, so that sums are exact",
+    "timed": "the launch was a timed one",
+}
+"""Meaning of the judge's input laws, which failures name (docs/judge.md)."""
+
 
 class LlmRevisor:
     """See :class:`agents.interface.KernelRevisor`."""
@@ -125,7 +140,7 @@ def _reply(briefing: Briefing) -> str:
 
 def report(failure: Failure) -> str:
     """Return a failure as a repairing agent needs it: what kind, what to look for, the evidence."""
-    advice = _ADVICE.get(failure.kind, "It was rejected.") + _more_advice(failure)
+    advice = _ADVICE.get(failure.kind, "It was rejected.") + _more_advice(failure) + _drawn(failure)
     evidence = failure.message
     if failure.details:
         evidence += "\n" + json.dumps(failure.details, indent=1, sort_keys=True)
@@ -146,6 +161,12 @@ def _more_advice(failure: Failure) -> str:
             " expected; the parity alternates from 0; the ring's stage and its parity advance together."
         )
     return ""
+
+
+def _drawn(failure: Failure) -> str:
+    """Return what the inputs were drawn like, where the judge names the law."""
+    names = [str(failure.details[key]).partition("/")[0] for key in ("law", "drawn") if key in failure.details]
+    return "".join(f" Law {name}: {LAWS[name]}." for name in names if name in LAWS)
 
 
 def _tried(attempts: Sequence[Attempt], *, named: bool = False) -> str:

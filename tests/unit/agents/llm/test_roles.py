@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from pydantic import JsonValue
@@ -14,7 +15,7 @@ from agents.llm.gateway import BadModelAnswer, Gateway
 from agents.llm.ledger import MemoryLedger
 from agents.llm.manager import LlmManager
 from agents.llm.models import Model, RoleModels
-from agents.llm.revisor import LlmRevisor, report
+from agents.llm.revisor import LAWS, LlmRevisor, report
 from agents.llm.translator import LlmTranslator
 from cupilot.domain.attribution import Credit, CreditOutcome
 from cupilot.domain.evaluation import (
@@ -250,6 +251,17 @@ def test_each_failure_that_can_be_mended_has_a_report_of_its_own() -> None:
         report(Failure(kind=kind, message="", details={})).splitlines()[0].partition(": ")[2] for kind in REPAIRABLE
     }
     assert len(told) == len(REPAIRABLE)
+
+
+def test_a_report_says_what_the_judges_laws_mean() -> None:
+    page = (Path(__file__).parents[4] / "docs/judge.md").read_text(encoding="utf-8")
+    table = page.partition("| law | inputs | catches |")[2].partition("\n\n")[0]
+    assert set(LAWS) == {*re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE), "timed"}
+    told = report(Failure(kind=FailureKind.WRONG_VALUE, message="", details={"law": "timed", "drawn": "offset/4"}))
+    assert f"Law timed: {LAWS['timed']}. Law offset: {LAWS['offset']}." in told.splitlines()[0]
+    assert (
+        "Law" not in report(Failure(kind=FailureKind.CRASH, message="", details={"law": "of the land"})).splitlines()[0]
+    )
 
 
 def test_a_report_has_the_judges_evidence_as_data() -> None:
