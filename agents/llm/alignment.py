@@ -155,10 +155,17 @@ def _shown(attempt: Attempt, absent: Collection[str]) -> set[str]:
 
 
 def _technique_of(claim: _Claim, strategy: Strategy) -> dict[str, Any]:
-    """Return a claim as a technique of a strategy; a corrected meaning replaces the one that was asked for."""
-    use = strategy.use(claim.id)
+    """Return a claim as a technique of a strategy; a corrected meaning replaces the one that was asked for.
+
+    Without values that the catalogue does not list: code may have any, and a strategy cannot say so.
+    """
+    use, technique = strategy.use(claim.id), catalogue().get(claim.id)
     meaning = claim.meaning or (use.meaning if use else "")
-    return {"id": claim.id, "parameters": claim.parameters, "meaning": meaning}
+    listed = technique.parameters if technique else {}
+    sayable = {
+        name: value for name, value in claim.parameters.items() if name in listed and value in listed[name].choices
+    }
+    return {"id": claim.id, "parameters": sayable if technique else claim.parameters, "meaning": meaning}
 
 
 def _has_evidence(use: TechniqueUse, quoted: set[str], kernel: Kernel) -> bool:

@@ -116,6 +116,15 @@ def test_claims_that_neither_binary_nor_source_shows_are_struck_and_scored(brief
     assert "Struck after the build" in aligned.strategy.rationale
 
 
+def test_values_that_the_catalogue_does_not_list_cost_no_second_call(briefing: Briefing) -> None:
+    line = "#pragma omp parallel for"
+    claims = [{"id": "threads", "parameters": {"schedule": "guided", "chunk": 3}, "evidence": line}]
+    with ScriptedModel([answer({"techniques": claims, "rationale": "threads over rows"})]) as model:
+        aligned = AligningTranslator(gateway(model), agents().translator).align(briefing, written("threads"))
+        assert len(model.requests) == 1
+    assert aligned.strategy == Strategy(techniques=(TechniqueUse(id="threads"),), rationale="threads over rows")
+
+
 class Listener(Gateway):
     """Hears what would be asked, and answers nothing."""
 
