@@ -76,7 +76,11 @@ def _charged(book: AgentBook, answer: Answer) -> AgentBook:
 
 
 def _said(answer: Answer) -> dict[str, JsonValue]:
-    said: dict[str, JsonValue] = {"role": "assistant", "content": answer.text}
+    # Providers refuse a turn without any content.
+    said: dict[str, JsonValue] = {
+        "role": "assistant",
+        "content": answer.text or ("" if answer.tool_calls else "(nothing)"),
+    }
     if answer.tool_calls:
         said["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _echoed(call.arguments)}}

@@ -191,7 +191,8 @@ def run_tool(desk: Desk, name: str, arguments: str) -> str | Ended:
 
 def outcome_of(trial: Attempt) -> str:
     """Return what a kernel was and came to, in a line or two."""
-    return "\n".join(filter(None, [trial.insight[:300], candidates.measured(trial.evaluation)]))
+    approach = prompt.data("approach", trial.insight[:300]) if trial.insight else ""
+    return "\n".join(filter(None, [approach, candidates.measured(trial.evaluation)]))
 
 
 def _kernel(desk: Desk, arguments: _Code) -> Kernel:

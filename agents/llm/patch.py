@@ -33,6 +33,8 @@ def patched(source: str, text: str) -> str:
     parts, complaint = _read(text)
     if complaint is not None:
         raise AnswerError(complaint)
+    if not source.endswith("\n"):  # else a part that ends with its last line would not stand in it
+        source += "\n"
     for number, (search, replace) in enumerate(parts, 1):
         if not search.strip():
             raise AnswerError(f"part {number} of the patch searches for nothing")

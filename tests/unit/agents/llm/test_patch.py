@@ -69,6 +69,10 @@ def test_rules_in_prose_are_no_markers() -> None:
     assert patched(SOURCE, "Plan\n======\n\n" + part("int b = 1;\n", "")) == "int a = 1;\nfor (;;) {}\n"
 
 
+def test_a_part_with_the_last_line_of_a_source_without_a_line_break_is_replaced() -> None:
+    assert patched(SOURCE.rstrip("\n"), part("for (;;) {}\n", "return;\n")) == SOURCE.replace("for (;;) {}", "return;")
+
+
 @given(st.lists(st.sampled_from(["a\n", "b\n", "c\n", "ab\n"]), min_size=1, max_size=12), st.data())
 def test_a_part_of_the_source_is_replaced_or_refused_and_never_guessed(lines: list[str], data: st.DataObject) -> None:
     source = "".join(lines)
