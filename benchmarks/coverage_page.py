@@ -91,8 +91,9 @@ where the tensor has the result's shape and type. Derivatives that `forward` tak
 """
 
 _COMPLEX = """Complex tensors within `forward`, as in rotary embeddings, are followed by their real and imaginary parts
-through the calls below; arguments, buffers and results are real (`torch.view_as_real`). Fourier transforms of up to
-{points:,} points become products with matrices of cosines and sines, which are slower than fast transforms:
+through the calls below, also where they write in place; arguments, buffers and results are real
+(`torch.view_as_real`). Fourier transforms of up to {points:,} points become products with matrices of cosines and
+sines, which are slower than fast transforms:
 """
 
 _COUNTING = frozenset(verdict.value for verdict in Verdict if verdict.counts)

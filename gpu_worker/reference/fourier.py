@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -119,10 +120,22 @@ def _hamming(points: int, periodic: bool = True, alpha: float = 0.54, beta: floa
     return _cosine_window(points, periodic, alpha, beta, **keywords)
 
 
+def _frequencies(
+    points: int, spacing: float = 1.0, *, dtype: Any = None, device: Any = None, onesided: bool = False, **_: Any
+) -> torch.Tensor:
+    """Return the frequencies of a transform's results, negative ones after the others unless ``onesided``."""
+    places = torch.arange(points // 2 + 1 if onesided else points, device=device)
+    if not onesided:
+        places = torch.where(places < (points + 1) // 2, places, places - points)
+    return places.to(dtype or torch.get_default_dtype()) * (1.0 / (points * spacing))
+
+
 FOURIER: dict[str, Callable[..., Any]] = {
     "aten._fft_c2c.default": _of_complex,
     "aten._fft_c2r.default": _to_real,
     "aten._fft_r2c.default": _of_real,
+    "aten.fft_fftfreq.default": _frequencies,
+    "aten.fft_rfftfreq.default": partial(_frequencies, onesided=True),
     **{f"aten.hann_window.{name}": _cosine_window for name in ("default", "periodic")},
     **{f"aten.hamming_window.{name}": _hamming for name in ("default", "periodic", "periodic_alpha")},
 }

@@ -70,7 +70,9 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         kwargs = kwargs or {}
         if func is torch.ops.aten.view_as_complex.default:
             return self._pair(func(*args), *args)
-        if func is torch.ops.aten.view_as_real.default and id(args[0]) in self._pairs:
+        if func is torch.ops.aten.view_as_real.default and id(args[0]) not in self._names:
+            if id(args[0]) not in self._pairs:  # a constant
+                self._pair(args[0], func(args[0].resolve_conj()))
             with self:  # a tensor of its own, since PyTorch makes it a view of the complex one
                 return torch.ops.aten.alias.default(self._pairs[id(args[0])])
         moved = out_of_place(func, args)
@@ -79,7 +81,6 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         simpler = self._decomposed(func, args, kwargs)
         if simpler is not NotImplemented:
             return simpler
-        self._forget_written_pairs(func, args, kwargs)
         encoded = tuple(self._encode(argument) for argument in args)
         encoded_kwargs = {name: self._encode(argument) for name, argument in kwargs.items()}
         result = func(*args, **kwargs)
@@ -94,7 +95,7 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
 
         Within a rule, calls that PyTorch takes apart before a mode sees them are taken apart here.
         """
-        rule = complex_rule(func, args) or decomposition(func, self._made_by)
+        rule = complex_rule(func, args, kwargs) or decomposition(func, self._made_by)
         rule = rule or (func.decompose if self._in_a_rule else None)
         if rule is None:
             return NotImplemented
@@ -119,18 +120,6 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         self._pairs[id(value)] = pairs
         self._alive.append(value)
         return value
-
-    def _forget_written_pairs(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Take complex tensors as they are from now on where a call writes to one, or to what one is made of.
-
-        Rules copy where views would be, so that none of them would see the change.
-        """
-        written = {tensor.untyped_storage()._cdata for tensor in _written(func, args, kwargs)} if self._pairs else set()
-        stood_for = [tensor for tensor in self._alive if id(tensor) in self._pairs]
-        if any(item.untyped_storage()._cdata in written for item in (*stood_for, *self._pairs.values())):
-            for tensor in stood_for:
-                self.name(tensor)
-            self._pairs.clear()
 
     def note_read(self, tensor: Any) -> None:
         """Record that the values of a tensor of this forward pass are read outside of PyTorch."""
@@ -209,7 +198,7 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         if not written:
             return []
         storages = {tensor.untyped_storage()._cdata for tensor in written}
-        skip = {id(tensor) for tensor in _tensors(result)}
+        skip = {id(tensor) for tensor in _tensors(result)} | self._pairs.keys()
         aliases = {id(t): t for t in self._alive if id(t) not in skip and t.untyped_storage()._cdata in storages}
         return list(aliases.values())
 

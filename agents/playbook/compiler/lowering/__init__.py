@@ -205,7 +205,7 @@ class Lowering:
         raise Unsupported(
             users[0] if theirs else node,
             f"it {'is given' if theirs else 'makes'} {kind}, and is not among the calls that are followed by real and"
-            " imaginary parts; assign to those before view_as_complex, or join complex tensors with cat",
+            " imaginary parts; torch.view_as_real gives these, for calls on real tensors",
         )
 
     def _written(self, call: Call) -> None:

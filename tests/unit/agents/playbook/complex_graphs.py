@@ -55,6 +55,55 @@ def _quotients(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return (torch.complex(first, second) / torch.complex(second, first) / 2 + (1 - 2j)).abs()
 
 
+def _operator_layer(signal: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The layer of a Fourier neural operator: products of the lowest frequencies, set in a spectrum of zeros."""
+    spectrum, rows, columns = fft.rfft2(signal), weights.shape[2] // 2, weights.shape[3]
+    factors = torch.view_as_complex(weights)
+    result = torch.zeros(signal.shape[0], weights.shape[1], *spectrum.shape[2:], dtype=spectrum.dtype)
+    for part, some in ((slice(rows), factors[:, :, :rows]), (slice(-rows, None), factors[:, :, rows:])):
+        low = spectrum[:, :, part, :columns]
+        result[:, :, part, :columns] = torch.einsum("bixy,ioxy->boxy", low, some)
+    return fft.irfft2(result, s=signal.shape[-2:])
+
+
+def _poisson(density: torch.Tensor) -> torch.Tensor:
+    """The solution of Poisson's equation on a ring, without its mean."""
+    points = density.shape[-1]
+    squares = (fft.rfftfreq(points, 1 / points, dtype=density.dtype) ** 2).clone()
+    squares[0] = 1.0
+    spectrum = fft.rfft(density) / squares
+    spectrum[..., 0] = 0
+    return fft.irfft(spectrum, n=points)
+
+
+def _state_of_poles(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A linear recurrence with complex poles."""
+    poles = torch.polar(torch.sigmoid(a), b)
+    state = torch.zeros_like(poles)
+    states = []
+    for step in range(4):
+        state = poles * state + step
+        states.append(state.real)
+    return torch.stack(states)
+
+
+def _written_below_a_view(a: torch.Tensor) -> torch.Tensor:
+    parts = a * 2
+    later_rows = torch.view_as_complex(parts)[1:].unsqueeze(-1)
+    parts.add_(1)
+    return torch.view_as_real(later_rows)
+
+
+def _written_through_views(a: torch.Tensor) -> torch.Tensor:
+    whole = torch.complex(a, -a)
+    whole.t()[:2].mul_(3j)
+    whole[1:, -1].add_(whole[:-1, 0])
+    whole.diagonal().zero_()
+    whole[torch.tensor([0, 2]), 1] = 1 + 2j
+    whole.masked_fill_(a > 1, 0.5)
+    return torch.view_as_real(whole)
+
+
 def complex_graphs() -> dict[str, Case]:
     """Rotary embeddings, mixing layers, filters, spectra, and arithmetic of complex numbers."""
     return {
@@ -77,5 +126,12 @@ def complex_graphs() -> dict[str, Case]:
         "angles": _of(lambda a, b: torch.complex(a, b).angle(), (3, 10), (3, 10)),
         "complex_quotients": _of(_quotients, (3, 10), (3, 10)),
         "complex_products": _of(lambda a, b: (torch.complex(a, a) @ torch.complex(b, -b)).imag, (2, 6, 10), (2, 10, 4)),
+        "operator_layer": _of(_operator_layer, (2, 3, 8, 10), (3, 4, 6, 4, 2)),
+        "poisson": _of(_poisson, (3, 12)),
+        "frequencies": _of(lambda a: a * fft.fftfreq(7, 0.5) + a * fft.fftfreq(7), (3, 7)),
+        "state_of_poles": _of(_state_of_poles, (3, 5), (3, 5)),
+        "written_in_place": _of(lambda a: torch.view_as_real(torch.view_as_complex(a * 2).mul_(3)), (4, 2)),
+        "written_below_a_view": _of(_written_below_a_view, (4, 2)),
+        "written_through_views": _of(_written_through_views, (4, 5)),
         "complex_choice": _of(lambda a: torch.where((a > 0)[..., :6], fft.rfft(a) ** 2, 1 - fft.rfft(a)).real, (3, 10)),
     }
