@@ -86,7 +86,7 @@ class Reference:
         named |= {self._state_names[key]: tensor for key, tensor in state.items()}
         arguments = self._inputs.arguments(tensors)
         with self.device.policy(NumericsPolicy.FP32), blaming_reference("forward"):
-            graph, matmul_flops, least_matmul_flops, outputs = trace(
+            graph, matmul_flops, least_matmul_flops, outputs, counted = trace(
                 lambda: outputs_in(self._functional(state, arguments), self._output_paths), named, self._module.__file__
             )
         self._refuse_in_place(tensors)
@@ -102,7 +102,7 @@ class Reference:
             scalars=self._scalars | loading.attributes(self._model),
             graph=graph,
             op_class=counting.op_class(graph, tuple(tuple(tensor.shape) for tensor in outputs)),
-            flops=counting.pointwise_flops(graph, specs) + matmul_flops,
+            flops=counting.pointwise_flops(counted, specs) + matmul_flops,
             matmul_flops=matmul_flops,
             least_matmul_flops=least_matmul_flops,
             compulsory_bytes=counting.compulsory_bytes(graph, specs, zeros),

@@ -21,6 +21,8 @@ from gpu_worker.judge.structure import STRUCTURAL_ZEROS, zero_share
 from gpu_worker.reference.complex_numbers import complex_rule, out_of_place
 from gpu_worker.reference.decompositions import decomposition
 from gpu_worker.reference.fourier import FOURIER
+from gpu_worker.reference.masked_calls import MaskedCalls
+from gpu_worker.reference.masked_rows import Masked
 from gpu_worker.reference.watching import ForwardWatch
 
 MAX_NODES = 20_000
@@ -42,6 +44,8 @@ class Traced(NamedTuple):
     least_matmul_flops: float
     """The same by the best algorithms known."""
     outputs: list[torch.Tensor]
+    counted: Graph
+    """The calls that the reference makes of as many elements as they are recorded with."""
 
 
 class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
@@ -63,11 +67,17 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         """Calls by the ids of their results."""
         self._pairs: dict[int, torch.Tensor] = {}
         """Pairs that complex tensors stand for, by their ids."""
+        self._masked = MaskedCalls(self.nodes, self.name, self._encode)
+        self._of_more_rows: set[int] = set()
+        """Places of calls among :attr:`nodes` that are made of more rows than the reference makes them of."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        followed = self._of_masked_rows(func, args, kwargs)
+        if followed is not NotImplemented:
+            return followed
         if func is torch.ops.aten.view_as_complex.default:
             return self._pair(func(*args), *args)
         if func is torch.ops.aten.view_as_real.default and id(args[0]) not in self._names:
@@ -89,6 +99,37 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
             self._count_product(func, args, kwargs, float(count(*args, **kwargs, out_val=result)))
         self._record(str(func), encoded, encoded_kwargs, _tensors(result) + self._aliases(func, args, kwargs, result))
         return result
+
+    def _of_masked_rows(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the results of a call that selects rows, or is given such; NotImplemented for another.
+
+        They are recorded as calls on all rows, whose operations are not counted: the reference makes fewer.
+        """
+        if not self._masked.concerns(func, (*args, *kwargs.values())):
+            return NotImplemented
+        named = _by_name(func, args, kwargs)
+        before = len(self.nodes), self.matmul_flops, self.least_matmul_flops
+        outside, self._in_a_rule = self._in_a_rule, True
+        try:
+            with self:
+                found = self._masked.results(func, args, kwargs, named)
+        except Exception:  # a call that cannot be made of all rows is recorded as it is, and refused
+            found = None
+        finally:
+            self._in_a_rule = outside
+            _, self.matmul_flops, self.least_matmul_flops = before
+        if found is None:
+            del self.nodes[before[0] :]
+            return NotImplemented
+        self._of_more_rows.update(range(before[0], len(self.nodes)))
+        if not any(isinstance(item, Masked) for item in found):
+            return found[0] if len(found) == 1 else tuple(found)
+        made = func(*args, **kwargs)
+        count = _matrix_flops(func)
+        if count is not None:
+            self._count_product(func, args, kwargs, float(count(*args, **kwargs, out_val=made)))
+        self._masked.settle(_tensors(made), found, _written(func, args, kwargs))
+        return made
 
     def _decomposed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return what simpler calls, which are recorded, give for a call; NotImplemented where it is recorded itself.
@@ -129,6 +170,9 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
     def name(self, tensor: torch.Tensor) -> str:
         """Return the value that this tensor is now."""
         known = self._names.get(id(tensor))
+        if known is None and (rows := self._masked.of(tensor)) is not None:
+            self._record(*rows.origin, {}, [tensor])
+            return self._names[id(tensor)]
         if known is None and id(tensor) in self._pairs:
             pairs: JsonValue = {"ref": self.name(self._pairs[id(tensor)])}
             self._record("aten.view_as_complex.default", (pairs,), {}, [tensor])
@@ -174,6 +218,10 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         )
         self.nodes.append(node)
         self._makers.update((id(tensor), op) for tensor in results)
+
+    def counted(self) -> tuple[GraphNode, ...]:
+        """Return the calls that the reference makes of as many elements as they are recorded with."""
+        return tuple(node for place, node in enumerate(self.nodes) if place not in self._of_more_rows)
 
     def _made_by(self, tensor: torch.Tensor) -> str | None:
         return self._makers.get(id(tensor))
@@ -238,7 +286,8 @@ def trace(
         outputs = list(call())
     names = tuple(tracer.name(tensor) for tensor in outputs)
     graph = Graph(nodes=tuple(tracer.nodes), outputs=names)
-    return Traced(graph, tracer.matmul_flops, tracer.least_matmul_flops, outputs)
+    counted = Graph(nodes=tracer.counted(), outputs=names)
+    return Traced(graph, tracer.matmul_flops, tracer.least_matmul_flops, outputs, counted)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ def _counted(
 ) -> tuple[Graph, tuple[TensorSpec, ...], float, float]:
     named = {f"x{number}": tensor for number, tensor in enumerate(inputs)}
     with torch.no_grad():
-        graph, matmul_flops, _, outputs = trace(lambda: [function(*inputs)], named)
+        graph, matmul_flops, _, outputs, _ = trace(lambda: [function(*inputs)], named)
     specs = (
         *(_spec(name, Role.INPUT, tensor) for name, tensor in named.items()),
         _spec("out", Role.OUTPUT, outputs[0]),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NoReturn
 
-from agents.playbook.compiler.lowering.calls import UNFORESEEN, Call, Unsupported, read
+from agents.playbook.compiler.lowering.calls import RUN_TIME_SIZE, UNFORESEEN, UNKNOWN_SIZE, Call, Unsupported, read
 from agents.playbook.compiler.lowering.creation import CREATION
 from agents.playbook.compiler.lowering.formulas import FORMULAS
 from agents.playbook.compiler.lowering.gathers import GATHERS
@@ -36,15 +36,9 @@ MAKERS = {
     **{**NORMS, **LOSSES, **PRODUCTS, **WINDOWS, **RESIZING, **SAMPLING},
 }
 _UNKNOWN_CALL = "it is not supported"
-_RUN_TIME_SIZE = "how many elements it gives is only known when it runs"
 _REASONS = {
-    "aten.nonzero.default": (
-        f"{_RUN_TIME_SIZE}; comparisons, where, and count_nonzero or a sum of the condition are supported"
-    ),
-    "aten.masked_select.default": (
-        f"{_RUN_TIME_SIZE}; masked_fill or where with a neutral value, then the reduction, are supported"
-    ),
-    "aten._unique2.default": f"{_RUN_TIME_SIZE}; sort and comparisons of neighbours are supported",
+    **dict.fromkeys(("aten.nonzero.default", "aten.masked_select.default"), RUN_TIME_SIZE),
+    "aten._unique2.default": f"{UNKNOWN_SIZE}; sort and comparisons of neighbours are supported",
     "aten.mode.default": "sort, kthvalue, median and argmax are supported",
     "aten.bincount.default": "its size follows from its values; with a minlength above all of them it is supported",
     "aten.histc.default": "with its range, min and max, it is",

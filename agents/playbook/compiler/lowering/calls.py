@@ -16,6 +16,13 @@ from cupilot.domain.problem import GraphNode
 UNFORESEEN = (LookupError, ValueError, TypeError, ArithmeticError, AssertionError, RecursionError)
 """Exceptions of lowering for arguments that no entry expects: a problem without a kernel, not a fault of the agent."""
 
+UNKNOWN_SIZE = "how many elements it gives is only known when it runs"
+RUN_TIME_SIZE = (
+    f"{UNKNOWN_SIZE}; what treats them apart, sums, extremes, losses and products of them, and writes where the same"
+    " mask or its places say, are supported, and masked_fill or where with a neutral value"
+)
+"""Reason for refusing what a mask selects where that cannot be made of all elements."""
+
 KEYWORD = 99
 """Position of an argument that is given by keyword only."""
 

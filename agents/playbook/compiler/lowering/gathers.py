@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agents.playbook.compiler.lowering.calls import KEYWORD, Call, f, read, wrapped
+from agents.playbook.compiler.lowering.calls import KEYWORD, RUN_TIME_SIZE, Call, f, read, wrapped
 from agents.playbook.compiler.lowering.pointwise import converted
 from agents.playbook.compiler.tensors import Index, Map, Tensor, mapped
 from agents.playbook.compiler.terms import (
@@ -236,9 +236,7 @@ def _advanced_index(call: Call) -> Tensor:
     if len(places) != len(used):
         call.refuse("one of its indices is not a tensor")
     if any(item.dtype in (BOOL, "uint8") for item in places.values()):
-        call.refuse(
-            "a mask selects elements, whose number is not known before it runs; torch.where of the mask is supported"
-        )
+        call.refuse(RUN_TIME_SIZE)
     rank = max(len(item.shape) for item in places.values())
     neighbours = used == list(range(used[0], used[-1] + 1))
     first = used[0] if neighbours else 0  # where the axes of the index tensors go

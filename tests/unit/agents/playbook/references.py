@@ -43,7 +43,7 @@ def trace(
         return list(kept[0]) if isinstance(kept[0], tuple | list) else [kept[0]]
 
     with torch.no_grad():
-        graph, matmul_flops, _, results = trace_graph(call, {**inputs, **parameters})
+        graph, matmul_flops, _, results, _ = trace_graph(call, {**inputs, **parameters})
     outputs = [f"out{i}" for i in range(len(results))] if len(results) > 1 else ["out"]
     tensors = (
         *(spec_of(name, Role.INPUT, tensor) for name, tensor in inputs.items()),
