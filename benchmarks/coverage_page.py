@@ -80,6 +80,9 @@ _CALLS = """## Supported calls
 
 Names are those of ATen, which a reference's calls become when it is traced: `F.linear` is `addmm`, say. Calls in place
 (`add_`) are followed through views. Not every variant of each call is supported; the refusal says which is not.
+Rows that a mask selects (`x[mask]`, `masked_select`, `nonzero`, `where(mask)`) are followed through what treats them
+apart, sums, means, extremes, sorts, losses and products of them, and writes where the same mask or its places say; not
+as a result, and a number of rows that `forward` asks for (`len(x[mask])`) is taken for what it was in the trace.
 Inverses, solutions, determinants and Cholesky factors are supported of matrices with up to 8 rows. Graphs may be long:
 where a plan's 32 launches do not suffice on `cuda`, small groups share cooperative ones.
 """
@@ -87,11 +90,7 @@ where a plan's 32 launches do not suffice on `cuda`, small groups share cooperat
 _SIMPLER = """These are traced as the simpler calls that they stand for, as are layers that PyTorch has one call for, as
 `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.LSTM`. A call with `out=` is its form without and a copy,
 where the tensor has the result's shape and type. Derivatives that `forward` takes (`torch.func.grad`, `torch.func.vjp`,
-`torch.autograd.grad`) are the calls that PyTorch makes for them. Rows that a mask selects (`x[mask]`, `masked_select`,
-`nonzero`, `where(mask)`) are all rows with the mask: what treats them apart, sums, means, extremes, sorts, losses and
-products of them, and writes where the same mask or its places say. A result that has as many rows as the mask selects is
-not supported, and a number of rows that `forward` asks for (`len(x[mask])`) is taken for what it was in the trace.
-Those calls are:
+`torch.autograd.grad`) are the calls that PyTorch makes for them:
 """
 
 _COMPLEX = """Complex tensors within `forward`, as in rotary embeddings, are followed by their real and imaginary parts
