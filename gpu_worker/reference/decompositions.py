@@ -291,6 +291,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     **FOURIER,
     **SMALL_MATRICES,
     **SPECIAL,
+    "aten.view.dtype": torch.ops.aten.view_copy.dtype,
     "aten.repeat_interleave.Tensor": _repeat_interleave,
     "aten.fake_quantize_per_channel_affine_cachemask.default": _fake_quantize_per_channel,
     "aten.fake_quantize_per_tensor_affine_cachemask.default": _fake_quantize,

@@ -171,6 +171,11 @@ def check_tensor(name: str, tensor: torch.Tensor) -> None:
         message = f"{name} has dtype {tensor.dtype}; supported: {', '.join(item.value for item in DType)}"
         if tensor.is_complex():
             message += ". Give it as torch.view_as_real(tensor), and forward makes it complex by torch.view_as_complex"
+        elif tensor.is_floating_point() and tensor.element_size() == 1:
+            message += (
+                f". Give it as its bytes, tensor.view(torch.uint8), and forward reads them by view({tensor.dtype}); a "
+                "result too is returned as its bytes"
+            )
         raise UnusableReference(message)
     if tensor.numel() == 0:
         raise UnusableReference(f"{name} has no elements")

@@ -106,6 +106,41 @@ FN double fn_unordered(long long v) { return (fn_of_bits(v < 0 ? v ^ 0x7ffffffff
 NaN is the largest (smallest) of all in an order, whose bits give NaN back.
 """
 
+_WORDS = r"""
+FN long long fn_word_float64(double x) { return (fn_bits(x)); }
+FN long long fn_word_int64(long long x) { return x; }
+FN long long fn_word_float32(float x) { return to_bits(x); }
+FN long long fn_word_int32(int x) { return (unsigned)x; }
+FN long long fn_word_float16(float x) { f16 half; st(&half, 0, x); return half.bits; }
+FN long long fn_word_bfloat16(float x) { return narrowed(x); }
+FN long long fn_word_int16(short x) { return (unsigned short)x; }
+FN long long fn_word_int8(signed char x) { return (unsigned char)x; }
+FN long long fn_word_uint8(unsigned char x) { return x; }
+FN long long fn_word_bool(bool x) { return x; }
+FN long long fn_sign(float x) { return (to_bits(x) >> 31) << 7; }
+FN long long fn_digits(float x) { return x < 0.015625f ? (long long)(x * 512) : (to_bits(x) >> 20) - 960; }
+FN long long fn_word_float8_e4m3fn(float x) { return (fn_sign(x)) | (x != x ? 127 : (fn_digits((fn_abs(x))))); }
+FN long long fn_word_float8_e5m2(float x) { return (fn_word_float16(x)) >> 8; }
+FN double fn_of_word_float64(long long w) { return (fn_of_bits(w)); }
+FN long long fn_of_word_int64(long long w) { return w; }
+FN float fn_of_word_float32(long long w) { return from_bits((unsigned)w); }
+FN int fn_of_word_int32(long long w) { return (int)w; }
+FN float fn_of_word_float16(long long w) { f16 half; half.bits = (unsigned short)w; return ld(&half, 0); }
+FN float fn_of_word_bfloat16(long long w) { return from_bits((unsigned)w << 16); }
+FN short fn_of_word_int16(long long w) { return (short)w; }
+FN signed char fn_of_word_int8(long long w) { return (signed char)w; }
+FN unsigned char fn_of_word_uint8(long long w) { return (unsigned char)w; }
+FN bool fn_of_word_bool(long long w) { return w != 0; }
+FN float fn_small(int d) { return d < 8 ? d * 0.001953125f : from_bits((unsigned)(d + 960) << 20); }
+FN float fn_eighth(int d) { return d == 127 ? FN_NANF : (fn_small(d)); }
+FN float fn_of_word_float8_e4m3fn(long long w) { return w & 128 ? -(fn_eighth(w & 127)) : (fn_eighth(w & 127)); }
+FN float fn_of_word_float8_e5m2(long long w) { return (fn_of_word_float16(w << 8)); }
+"""
+"""Bits of each storage type as a whole number that is not negative, but for 64 of them; definitions as in ``_LOGSUM``.
+
+Of ``e4m3fn``, exponents are biased by 7 and numbers below 2^-6 are multiples of 2^-9: ``960`` is 120 << 3.
+"""
+
 _CPU_HEAD = r"""
 #define FN static inline
 #define FN_INFF __builtin_inff()
@@ -163,7 +198,7 @@ def prelude(index_type: str, *, cuda: bool) -> str:
             f"FN {kind} fn_round({kind} x) {{ return {builtin}rint{suffix}(x); }}",
             f"FN {kind} fn_rsqrt({kind} x) {{ return 1 / {builtin}sqrt{suffix}(x); }}",
         ]
-    functions += [_LOGSUM, _WHOLE_POW, _WHOLE.strip(), (_CUDA_BRING if cuda else _CPU_BRING).strip()]
+    functions += [_LOGSUM, _WHOLE_POW, _WHOLE.strip(), _WORDS.strip(), (_CUDA_BRING if cuda else _CPU_BRING).strip()]
     head, half = (_CUDA_HEAD, _CUDA_HALF) if cuda else (_CPU_HEAD, _CPU_HALF)
     body = "\n".join(functions)
     return f"typedef {index_type} idx;\n{head.strip()}\n{_COMMON.strip()}\n{half.strip()}\n{body}"

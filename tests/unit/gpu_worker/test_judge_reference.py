@@ -248,6 +248,11 @@ def test_half_keeps_the_dtype_of_the_boundary(device: CpuJudgeDevice) -> None:
     ("forward", "inputs", "words"),
     [
         ("return x", "torch.rand(4, dtype=torch.complex64)", "complex64.*view_as_real"),
+        (
+            "return x",
+            "torch.rand(4).to(torch.float8_e5m2)",
+            r"view\(torch.uint8\), and .* by view\(torch.float8_e5m2\)",
+        ),
         ("return x.to_sparse()", "torch.rand(4)", "strided"),
         ("return x", "'text', object()", "object"),
         ("return x", "torch.rand(0)", "no elements"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NoReturn
 
+from agents.playbook.compiler.lowering.bits import BITS
 from agents.playbook.compiler.lowering.calls import RUN_TIME_SIZE, UNFORESEEN, UNKNOWN_SIZE, Call, Unsupported, read
 from agents.playbook.compiler.lowering.creation import CREATION
 from agents.playbook.compiler.lowering.formulas import FORMULAS
@@ -33,7 +34,7 @@ from cupilot.domain.problem import GraphNode, ProblemFacts, Role
 
 MAKERS = {
     **{**CREATION, **GATHERS, **INDEXED, **SCATTERS, **REDUCTIONS, **SELECTIONS},
-    **{**NORMS, **LOSSES, **PRODUCTS, **WINDOWS, **RESIZING, **SAMPLING},
+    **{**BITS, **NORMS, **LOSSES, **PRODUCTS, **WINDOWS, **RESIZING, **SAMPLING},
 }
 _UNKNOWN_CALL = "it is not supported"
 _REASONS = {
@@ -98,11 +99,16 @@ class Lowering:
     places: dict[str, Place] = field(default_factory=dict)
     order: list[Place] = field(default_factory=list)
     """Objects in the order in which the tracer met them."""
+    dtypes: dict[str, str] = field(default_factory=dict)
+    """Types of values in the reference, which a float of eight bits has there only."""
     left_out: dict[str, GraphNode] = field(default_factory=dict)
     """Calls by those of their results that lowering does not make."""
 
     def run(self) -> list[Tensor]:
         """Return the values of the outputs; raises Unsupported."""
+        self.dtypes |= {spec.name: spec.dtype.value for spec in self.facts.tensors}
+        for node in self.facts.graph.nodes:
+            self.dtypes |= zip(node.results, (dtype.removeprefix("torch.") for dtype in node.dtypes), strict=True)
         for spec in self.facts.with_role(Role.INPUT, Role.PARAMETER, Role.BUFFER):
             if 0 not in spec.shape:
                 tensor = Given(spec.shape, spec.dtype.value, spec.name)
@@ -144,7 +150,7 @@ class Lowering:
         return self.places[name].tensor()
 
     def _node(self, node: GraphNode) -> None:
-        call = Call(node, self._value)
+        call = Call(node, self._value, self.dtypes)
         if any(0 in shape for shape in node.shapes) and prod(node.shapes[0]) == 0:
             for name in node.results:
                 self._add(name, Place(Tensor(tuple(node.shapes[0]), node.dtypes[0].removeprefix("torch."))))

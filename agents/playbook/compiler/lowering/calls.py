@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from math import prod
@@ -42,6 +42,8 @@ class Call:
 
     node: GraphNode
     value: Callable[[str], Tensor]
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    """Types of values in the reference."""
     asked: set[str] = field(default_factory=set)
     """Names of arguments that lowering looked at."""
     updates: dict[str, Tensor] = field(default_factory=dict)
@@ -91,6 +93,10 @@ class Call:
         if value is None:
             self.refuse(f"its argument {name} is not a number")
         return value
+
+    def dtype_of(self, index: int) -> str:
+        """Return the type that a tensor argument has in the reference; it may be held in another."""
+        return self.dtypes[str(values.reference(self.argument(index, "")))]
 
     def flag(self, index: int, name: str, *, default: bool = False) -> bool:
         """Return a truth value argument."""

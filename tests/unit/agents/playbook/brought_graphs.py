@@ -288,6 +288,31 @@ def brought() -> dict[str, Case]:
         ),
         "eight_bits_e4m3": Case(_eight_bits(torch.float8_e4m3fn, 448.0), {"x": _random(6, 21)}),
         "eight_bits_e5m2": Case(_eight_bits(torch.float8_e5m2, 57344.0), {"x": _random(6, 21)}),
+        "bits_of_floats": Case(
+            lambda x: (
+                (x.float().view(torch.int32) >> 23) & 255,
+                x.half().view(torch.int16),
+                x.bfloat16().view(torch.int32),
+                ((x > 0).view(torch.int8) + 126).int().bitwise_left_shift(23).view(torch.float32),
+            ),
+            {"x": _random(6, 20)},
+        ),
+        "bytes_that_are_joined": Case(
+            lambda x: (x.view(torch.int64), x.view(torch.int32).view(torch.int16), x.view(torch.bfloat16)[:8]),
+            {"x": torch.arange(256, dtype=torch.uint8).flip(0)[8:]},
+        ),
+        "eight_bits_given": Case(
+            lambda x: (x.view(torch.float8_e4m3fn).t().float(), x.view(torch.float8_e5m2).bfloat16()),
+            {"x": torch.arange(256, dtype=torch.uint8).view(16, 16)},
+        ),
+        "eight_bits_returned": Case(
+            lambda x: tuple(
+                (x.float() * scale).to(kind).view(torch.uint8)
+                for scale in (1e-4, 1e-2, 1.0, 100.0)
+                for kind in (torch.float8_e4m3fn, torch.float8_e5m2)
+            ),
+            {"x": _random(6, 21)},
+        ),
         "eight_bits_edges": Case(
             lambda x: (x.to(torch.float8_e4m3fn).float(), x.clamp(-4e4, 4e4).to(torch.float8_e5m2).float()),
             {"x": numbers},
