@@ -45,12 +45,12 @@ class Unfollowed(Exception):
 
 @dataclass(frozen=True)
 class Rows:
-    """What a call on all rows gives, and where its rows are; ``axis`` None where it has none."""
+    """Result of a call on all rows, and the axis of its rows; None where it has none."""
 
     value: Tensor
     axis: int | None
     mask: Tensor | None = None
-    """Where it is another than the arguments'."""
+    """Set where it is another than the arguments'."""
     key: object = None
 
 

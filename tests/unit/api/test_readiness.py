@@ -1,4 +1,4 @@
-"""What is wrong with a dependency that may be away is reported, whatever it is: the API serves without it."""
+"""Faults of a dependency that may be away are reported, whatever they are: the API serves without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `backup.sh` keeps, with programs in the place of Postgres' own."""
+"""Dumps that `backup.sh` keeps, with programs in the place of Postgres' own."""
 
 from __future__ import annotations
 
