@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gpu_worker.reference.fourier import FOURIER
+from gpu_worker.reference.resampling import RESAMPLING
 from gpu_worker.reference.small_matrices import SMALL_MATRICES
 from gpu_worker.reference.special import SPECIAL
 
@@ -34,6 +35,7 @@ _BY_TORCH = (
     "vdot", *(f"{name}_backward" for name in _BACKWARD),
 )  # fmt: skip
 _PREFIXES = tuple(f"aten.{name}." for name in _BY_TORCH)
+_EACH = "aten._foreach_"
 _SUM, _MEAN, _MAX = range(3)
 """Modes of a bag of embeddings."""
 
@@ -45,6 +47,8 @@ def decomposition(func: Any, made_by: MadeBy) -> Callable[..., Any] | None:
         return partial(_BY_MAKER[name], made_by)
     if name.startswith(_PREFIXES):
         return _torch_rules().get(name)
+    if name.startswith(_EACH):
+        return partial(_of_each, func)
     return _OWN.get(name) or _into_given_tensors(func)
 
 
@@ -59,6 +63,21 @@ def _torch_rules() -> dict[str, Callable[..., Any]]:
     from torch._decomp import decomposition_table  # its import takes a while, and few problems need it
 
     return {str(call): rule for call, rule in decomposition_table.items() if str(call).startswith(_PREFIXES)}
+
+
+def _of_each(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make the call of one tensor for each of a list, beside its items of other lists."""
+    name = func._overloadpacket.__name__.removeprefix("_foreach_")
+    one = getattr(torch.ops.aten, {"norm": "linalg_vector_norm"}.get(name, name))
+    if name.removesuffix("_") in ("addcmul", "addcdiv") and len(args) > 3:
+        args, kwargs = args[:3], {"value": args[3], **kwargs}
+    given = [*args, *kwargs.values()]
+    count = len(args[0])
+    made = []
+    for place in range(count):
+        items = [item[place] if isinstance(item, list | tuple) and len(item) == count else item for item in given]
+        made.append(one(*items[: len(args)], **dict(zip(kwargs, items[len(args) :], strict=True))))
+    return None if name.endswith("_") else made
 
 
 def _into_given_tensors(func: Any) -> Callable[..., Any] | None:
@@ -154,6 +173,46 @@ def _repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None)
     size = int(ends[-1]) if output_size is None else output_size
     places = torch.arange(size, device=repeats.device, dtype=repeats.dtype)
     return torch.searchsorted(ends, places.to(ends.dtype), right=True).to(repeats.dtype)
+
+
+def _segment_reduce(
+    values: torch.Tensor,
+    kind: str,
+    *,
+    lengths: torch.Tensor | None = None,
+    offsets: torch.Tensor | None = None,
+    axis: int = 0,
+    initial: float | None = None,
+    **_: Any,
+) -> Any:
+    """Reductions of neighbouring rows, by the lengths of segments or the places where they begin and end."""
+    given = lengths if lengths is not None else offsets
+    if given is None or given.dim() != 1 or axis or initial is not None or not values.is_floating_point():
+        return NotImplemented
+    ends = given.cumsum(0) if lengths is not None else given[1:]
+    places = torch.arange(len(values), device=values.device, dtype=ends.dtype)
+    segments = torch.searchsorted(ends, places, right=True).clamp(max=len(ends) - 1)
+    empty, how = {
+        "sum": (0.0, "sum"),
+        "mean": (0.0, "sum"),
+        "max": (float("-inf"), "amax"),
+        "min": (float("inf"), "amin"),
+        "prod": (1.0, "prod"),
+    }[kind]
+    index = segments.reshape(-1, *(1 for _ in values.shape[1:])).expand_as(values)
+    result = values.new_full((len(ends), *values.shape[1:]), empty).scatter_reduce(0, index, values, how)
+    if kind != "mean":
+        return result
+    counts = given if lengths is not None else given.diff()
+    return result / counts.reshape(-1, *(1 for _ in values.shape[1:])).to(values.dtype)
+
+
+def _nanmedian(values: torch.Tensor, axis: int = -1, keep: bool = False) -> tuple[torch.Tensor, ...]:
+    """The lower of the middle numbers, behind which a sort puts what is none."""
+    ordered, places = values.sort(dim=axis, stable=True)
+    middle = (values.isnan().logical_not().sum(axis, keepdim=True) - 1).clamp(min=0) // 2
+    found = ordered.gather(axis, middle), places.gather(axis, middle)
+    return found if keep else tuple(item.squeeze(axis) for item in found)
 
 
 def _fake_quantize(
@@ -289,8 +348,12 @@ _BY_MAKER: dict[str, Callable[..., Any]] = {
 
 _OWN: dict[str, Callable[..., Any]] = {
     **FOURIER,
+    **RESAMPLING,
     **SMALL_MATRICES,
     **SPECIAL,
+    "aten.nanmedian.default": lambda values: _nanmedian(values.reshape(-1))[0],
+    "aten.nanmedian.dim": _nanmedian,
+    "aten.segment_reduce.default": _segment_reduce,
     "aten.view.dtype": torch.ops.aten.view_copy.dtype,
     "aten.repeat_interleave.Tensor": _repeat_interleave,
     "aten.fake_quantize_per_channel_affine_cachemask.default": _fake_quantize_per_channel,

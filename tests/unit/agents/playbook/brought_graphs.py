@@ -127,6 +127,21 @@ def _largest_and_scores(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (*scores.max(1), scores, scores.t())
 
 
+def _averages_of_lists(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    """Steps of an optimiser over lists of tensors."""
+    means = torch._foreach_lerp([x, y], [x + 1, y * y], 0.1)
+    torch._foreach_addcmul_(means, [x, y], [x, y], 0.5)
+    torch._foreach_mul_(means, [2.0, 3.0])
+    roots = torch._foreach_sqrt(torch._foreach_add(torch._foreach_abs(means), 0.1))
+    return [*torch._foreach_div(means, roots), *torch._foreach_norm(torch._foreach_addcdiv(means, [x, y], roots, 0.3))]
+
+
+def _segments(kind: str, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    offsets = torch.cat([lengths[:1] * 0, lengths.cumsum(0)])
+    by_offsets = torch.segment_reduce(x[:, 0].contiguous(), kind, offsets=offsets, unsafe=True)
+    return torch.segment_reduce(x, kind, lengths=lengths, unsafe=True), by_offsets
+
+
 def _eight_bits(kind: torch.dtype, largest: float) -> Any:
     def quantised(x: torch.Tensor) -> torch.Tensor:
         scale = x.float().abs().amax(-1, keepdim=True) / largest
@@ -288,6 +303,28 @@ def brought() -> dict[str, Case]:
         ),
         "eight_bits_e4m3": Case(_eight_bits(torch.float8_e4m3fn, 448.0), {"x": _random(6, 21)}),
         "eight_bits_e5m2": Case(_eight_bits(torch.float8_e5m2, 57344.0), {"x": _random(6, 21)}),
+        **{
+            f"resized_smoothly_{mode}_{size[0]}": Case(
+                partial(F.interpolate, size=size, mode=mode, antialias=True), {"x": _random(2, 3, 17, 12)}
+            )
+            for mode in ("bilinear", "bicubic")
+            for size in ((7, 15), (30, 5))
+        },
+        "resized_smoothly_by_a_factor": Case(
+            partial(F.interpolate, scale_factor=0.4, mode="bilinear", antialias=True, align_corners=True),
+            {"x": _random(1, 2, 13, 21)},
+        ),
+        "averages_of_lists": Case(_averages_of_lists, {"x": _random(4, 5), "y": _random(7)}),
+        **{
+            f"segments_{kind}": Case(
+                partial(_segments, kind), {"x": _random(9, 4), "lengths": torch.tensor([3, 0, 5, 1])}
+            )
+            for kind in ("sum", "mean", "max", "min", "prod")
+        },
+        "medians_of_numbers": Case(
+            lambda x: (*torch.nanmedian(x.masked_fill(x > 1, math.nan), 1, keepdim=True), torch.nanmedian(x.sqrt())),
+            {"x": _random(6, 20)},
+        ),
         "bits_of_floats": Case(
             lambda x: (
                 (x.float().view(torch.int32) >> 23) & 255,
