@@ -13,7 +13,7 @@ from gpu_worker.reference.row_rules import follow
 
 
 class MaskedCalls:
-    """Tensors of selected rows during one forward pass, and the tensors that they stand for."""
+    """Tensors of selected rows of one forward pass, and all rows that they stand for."""
 
     def __init__(
         self, nodes: Sequence[GraphNode], name: Callable[[torch.Tensor], str], encode: Callable[[Any], Any]

@@ -45,7 +45,7 @@ class Unfollowed(Exception):
 
 @dataclass(frozen=True)
 class Rows:
-    """Result of a call on all rows, and the axis of its rows; None where it has none."""
+    """A result of a call on all rows, and the axis of its rows; None where it has none."""
 
     value: Tensor
     axis: int | None

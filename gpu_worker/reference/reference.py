@@ -215,7 +215,7 @@ class Reference:
     def _in_float64(self, tensors: Sequence[torch.Tensor], change: Change | None) -> list[torch.Tensor]:
         copies = changed_copies(tensors, change, _RESULT_DTYPES)
         with self.device.policy(NumericsPolicy.FP32), _default_dtype(torch.float64):
-            return outputs_in(self._functional(*self._split(copies)))
+            return [in_float64(tensor) for tensor in outputs_in(self._functional(*self._split(copies)))]
 
     def _in_pieces(self, tensors: Sequence[torch.Tensor], change: Change | None) -> list[torch.Tensor] | None:
         """Run the batch in as many pieces as memory needs; None if the operator mixes elements of a batch."""

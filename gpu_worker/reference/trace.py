@@ -18,6 +18,7 @@ from cupilot.domain.problem import Graph, GraphNode
 from gpu_worker.judge import fast_algorithms
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.structure import STRUCTURAL_ZEROS, zero_share
+from gpu_worker.reference import indexing
 from gpu_worker.reference.complex_numbers import complex_rule, out_of_place
 from gpu_worker.reference.decompositions import decomposition
 from gpu_worker.reference.fourier import FOURIER
@@ -32,6 +33,7 @@ _NUMBER_READ = "aten._local_scalar_dense.default"
 """The call of ``item()``, which stands for every way in which values leave PyTorch."""
 _LEAVING = ("numpy", "tolist", "__array__", "__dlpack__")
 """Methods of a tensor that give its values to others, without an ATen call that says so."""
+_INDEXING: dict[str, Callable[..., Any]] = {"__getitem__": indexing.taken, "__setitem__": indexing.put}
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
@@ -303,7 +305,7 @@ def _without_fused_layers() -> Iterator[None]:
 
 
 class _ValuesRead(TorchFunctionMode):
-    """Tells the tracer where values are read outside of PyTorch."""
+    """Tells the tracer where values are read outside of PyTorch; those that index a tensor, it has PyTorch read."""
 
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()
@@ -312,8 +314,13 @@ class _ValuesRead(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if getattr(func, "__name__", "") in _LEAVING:
+        name = getattr(func, "__name__", "")
+        if name in _LEAVING:
             self._tracer.note_read(args[0])
+        if name in _INDEXING:
+            result = _INDEXING[name](*args)
+            if result is not NotImplemented:
+                return result
         return func(*args, **(kwargs or {}))
 
 

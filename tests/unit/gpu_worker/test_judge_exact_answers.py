@@ -158,3 +158,14 @@ def test_lent_memory_is_given_back_where_the_file_has_ended(monkeypatch: pytest.
     with pytest.raises(RunnerLost):
         lend(subject.device, slots, subject.specs, Ended())  # type: ignore[arg-type]
     assert [arena.bytes.numel() for arena in made] == [0]
+
+
+def test_an_answer_that_forward_rounds_to_16_bits_is_kept_in_float64() -> None:
+    """Written ``.to(torch.bfloat16)``, it was bfloat16 there too, whose errors have no band: judging broke off."""
+
+    def kernel(given: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        outputs[0].copy_((given[0] * given[0].exp() * (1 + 2**-20)).bfloat16())
+
+    subject = Subject("(x * x.exp()).to(torch.bfloat16)", "torch.randn(64, 64) * 4")
+    assert audit(subject, kernel) is None
+    assert subject.reference.run_exact(subject.reference.draw(1))[0].dtype is torch.float64

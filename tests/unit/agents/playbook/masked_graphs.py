@@ -1,4 +1,4 @@
-"""Graphs in which a mask selects rows, by name: functions of ``x``, weights ``w``, labels and a mask or two."""
+"""Graphs in which values of tensors select rows, by name: functions of ``x``, weights ``w``, labels and a mask."""
 
 from __future__ import annotations
 
@@ -109,6 +109,25 @@ def _hard_examples(x: torch.Tensor, _: torch.Tensor, labels: torch.Tensor, mask:
     return hardest.cumsum(0).sum() + F.mse_loss(x[..., 0][mask], x[..., 1][mask]) + (places >= 0).sum()
 
 
+def _read_at_places(x: torch.Tensor, w: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Rows where another tensor of one number says, as a greedy suppression of boxes reads them."""
+    best = x[:, 0, 0].argmax()
+    row = x[best]
+    column = row[:, 2].argmin()
+    return row * w[column % 5], x[best, column], x[None, ..., best - 3, 1:3], x[-1 - best, 2][None]
+
+
+def _written_at_places(x: torch.Tensor, w: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+    best = x[:, 0, 0].argmax()
+    result = x.clone()
+    result[best] = w[0]
+    result[:, best] = 2.0
+    result[1, best + 1, 1:3] = w[best, :2]
+    result[best] += x[0]
+    result[..., best] = x[:, :, 0]
+    return result
+
+
 MASKED: dict[str, Function] = {
     "token_loss": _token_loss,
     "experts": _experts,
@@ -121,4 +140,6 @@ MASKED: dict[str, Function] = {
     "changed": _changed,
     "twice": _twice,
     "hard_examples": _hard_examples,
+    "read_at_places": _read_at_places,
+    "written_at_places": _written_at_places,
 }
