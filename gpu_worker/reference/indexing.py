@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
