@@ -105,7 +105,8 @@ def test_postgres_is_waited_for_while_it_replays_its_log(tmp_path: Path, monkeyp
     (cluster / "standby.signal").touch()
     folder = Folder(tmp_path)
     guard = Guard()
-    part = Part(servers.Postgres(folder, Identity.load(folder)), folder.log("postgres"), guard, lambda *_: None)
+    postgres = servers.Postgres(folder, Identity.load(folder))
+    part = Part(postgres, folder.log("postgres"), folder.pulse("postgres"), guard, lambda *_: None)
 
     async def serve() -> None:
         await part.start()
