@@ -174,7 +174,9 @@ def in_blocks(x: torch.Tensor) -> torch.Tensor:
     ("nn.functional.avg_pool1d(x, 5, stride=1)", "torch.rand(64, 256)", "x", differences_of_sums),
 ])  # fmt: skip
 def test_honest_float32_is_not_refused(expression: str, inputs: str, arguments: str, kernel: Kernel) -> None:
-    assert not wrong_under(Subject(expression, inputs, arguments=arguments), kernel)
+    refused = wrong_under(Subject(expression, inputs, arguments=arguments), kernel)
+    # Strassen's algorithm spreads the rounding of an extreme over a quarter of the output (docs/judge.md).
+    assert refused.keys() <= ({laws.PLANTED_EXTREMES} if kernel is strassen else set())
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
