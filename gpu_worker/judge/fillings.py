@@ -17,7 +17,8 @@ import itertools
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -116,11 +117,12 @@ class Fillings:
 
     def fill(self, slots: Slots, drawn: Mapping[int, str]) -> None:
         """Write new inputs, parameters and buffers into slots, each under its law."""
-        for index, given in enumerate(self._given):
-            self._mix_slots(slots, list(drawn), index, given)
-        for slot, law in drawn.items():
-            if law != laws.OWN:
-                self._put_under(law, slots, slot)
+        with one_thread() if self.at_once > 1 else nullcontext():
+            for index, given in enumerate(self._given):
+                self._mix_slots(slots, list(drawn), index, given)
+            for slot, law in drawn.items():
+                if law != laws.OWN:
+                    self._put_under(law, slots, slot)
 
     def _put_under(self, law: str, slots: Slots, slot: int) -> None:
         """Draw what lies in a slot under a law."""
@@ -250,6 +252,17 @@ class Fillings:
             else:
                 result.append(tensor)
         return result
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread of PyTorch: others, which wait for the next small call, slow it down on a shared core."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def weights(admitted: Sequence[str], compared: Mapping[str, int]) -> dict[str, float]:

@@ -19,7 +19,7 @@ NEAREST = 0.25
 PERIOD = NOISE_PERIOD
 """Random numbers repeat after so many elements, and begin at one of as many places."""
 
-AT_ONCE = 2**17
+AT_ONCE = 2**18
 """Elements that are mixed in one call where tensors are smaller: they stay in a cache."""
 
 
