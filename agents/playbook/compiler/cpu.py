@@ -9,7 +9,7 @@ from agents.playbook.compiler.emission import TYPES, Emitter, statements
 from agents.playbook.compiler.groups import Group, Program
 from agents.playbook.compiler.parameters import Pointers, brought, first_values, stores
 from agents.playbook.compiler.preludes import prelude, trimmed
-from agents.playbook.compiler.shapes_of_work import CHUNK, chunk_level, is_contiguous
+from agents.playbook.compiler.shapes_of_work import CHUNK, chunk_level, is_contiguous, operations
 from agents.playbook.compiler.tensors import Order, Reduce, Scan, Scatter
 from agents.playbook.compiler.terms import Term, conjuncts, is_const, make, substituted, variable
 
@@ -22,6 +22,8 @@ FEW_PLACES = 64
 """Places of an order that are found by insertion rather than by counting."""
 LONG_REDUCTION = 65536
 PARALLEL = "#pragma omp parallel for schedule(static)"
+FEW_OPERATIONS = 20_000
+"""Work that one thread does in the 5 to 10 us that it takes to wake others and wait for them."""
 
 
 def source_of(program: Program, pointers: Pointers, index_type: str) -> str:
@@ -50,6 +52,8 @@ def _function(place: int, group: Group, pointers: Pointers) -> str:
         body = _scatter(group, group.source, pointers)
     else:
         body = _order(group, group.source, pointers)
+    if operations(group) <= FEW_OPERATIONS:
+        body = [line for line in body if line.lstrip() != PARALLEL]
     lines = [*pointers.declarations(group), *body]
     return "\n".join([f"static void group{place}({parameters}) {{", *statements(lines, 1), "}"])
 

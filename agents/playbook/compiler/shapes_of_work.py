@@ -6,12 +6,33 @@ from collections.abc import Sequence
 from math import prod
 
 from agents.playbook.compiler.groups import Group
+from agents.playbook.compiler.tensors import Order, Reduce, Scan, Scatter
 from agents.playbook.compiler.terms import Term, affine
 from agents.playbook.ordering import walk
 
 CHUNK = 256
 """Longest run of terms that is added in float32 before it goes to a double."""
 SHORTEST_CHUNK = 32
+
+
+_OPERATIONS = {"const": 0, "index": 0, "cast": 0, "round": 2, "div": 4}
+"""Operations that a term counts; functions count ten, and any other term one."""
+
+
+def operations(group: Group) -> int:
+    """Return roughly how many operations a group takes."""
+    source, elements, terms = group.source, prod(group.shape), 1
+    if isinstance(source, Reduce | Scatter):
+        terms = prod(source.extents)
+    elif isinstance(source, Scan | Order):
+        elements, terms = prod(source.shape), source.length if isinstance(source, Order) else 1
+    outer = _counted([target.value for target in group.targets])
+    inner = 1 + _counted([] if group.argument is None else [group.argument])
+    return elements * (outer + (terms * inner if source is not None else 0))
+
+
+def _counted(roots: Sequence[Term]) -> int:
+    return sum(10 if term.op.startswith("fn_") else _OPERATIONS.get(term.op, 1) for term in walk(roots))
 
 
 def strides_along(group: Group, index: Term) -> list[int]:

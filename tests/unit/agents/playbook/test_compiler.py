@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 
@@ -125,6 +126,15 @@ def test_terms_of_a_sum_that_are_zero_for_all_neighbours_are_passed_over(builds:
     assert ")) continue;" in source
     results = run_cpu(Kernel(target=Target.CPU, source=source, plan=plan), facts, inputs, builds)
     compare_all(results, Case(messages, inputs))
+
+
+@pytest.mark.parametrize("function", [torch.erf, lambda x: x.amax(1), lambda x: torch.erf(x).cumsum(1)])
+def test_groups_of_little_work_wake_no_threads(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Waking them and waiting for them takes longer; the same group of more elements is shared."""
+    for rows, shared in ((8, False), (4096, True)):
+        facts, _ = trace(function, {"x": torch.randn(rows, 64)})
+        source, _ = rendered(facts, Target.CPU)
+        assert ("#pragma omp parallel for" in source) is shared
 
 
 @pytest.mark.parametrize("name", ["unpooled_image", "put_pairs", "add_pairs", "scattered_down", "scattered"])
