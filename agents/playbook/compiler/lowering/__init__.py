@@ -39,6 +39,14 @@ MAKERS = {
 _UNKNOWN_CALL = "it is not supported"
 _REASONS = {
     **dict.fromkeys(("aten.nonzero.default", "aten.masked_select.default"), RUN_TIME_SIZE),
+    **dict.fromkeys(
+        ("aten.bernoulli.float", "aten.bernoulli.p", "aten.bernoulli.default"),
+        "no kernel draws PyTorch's random numbers; where they are those of dropout, call `self.eval()` in `__init__`",
+    ),
+    **dict.fromkeys(
+        [f"aten.{name}.default" for name in ("rand", "randn", "rand_like", "randn_like", "multinomial")],
+        "no kernel draws PyTorch's random numbers; let `get_inputs` draw them",
+    ),
     "aten._unique2.default": f"{UNKNOWN_SIZE}; sort and comparisons of neighbours are supported",
     "aten.mode.default": "sort, kthvalue, median and argmax are supported",
     "aten.bincount.default": "its size follows from its values; with a minlength above all of them it is supported",

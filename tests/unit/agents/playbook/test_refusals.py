@@ -61,6 +61,16 @@ def test_a_matrix_that_is_too_large_is_told_from_a_call_that_is_unknown() -> Non
         as_launches(facts, Target.CPU, "")
 
 
+@pytest.mark.parametrize(
+    ("function", "way"),
+    [(lambda x: torch.dropout(x, 0.1, True), "call `self.eval()`"), (torch.rand_like, "let `get_inputs` draw them")],
+)
+def test_random_numbers_are_refused_with_a_way_on(function: Callable[[torch.Tensor], torch.Tensor], way: str) -> None:
+    message = refusal(function, 5).message
+    assert "no kernel draws PyTorch's random numbers" in message
+    assert way in message
+
+
 @pytest.mark.parametrize(("line", "source"), [(None, SOURCE), (6, SOURCE), (5, "")])
 def test_a_line_that_the_file_does_not_have_is_not_quoted(line: int | None, source: str) -> None:
     error = refusal(torch.special.erfcx, line, source)
