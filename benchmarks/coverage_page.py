@@ -80,9 +80,9 @@ _CALLS = """## Supported calls
 
 Names are those of ATen, which a reference's calls become when it is traced: `F.linear` is `addmm`, say. Calls in place
 (`add_`) are followed through views. Not every variant of each call is supported; the refusal says which is not.
-Rows that a mask selects (`x[mask]`, `masked_select`, `nonzero`, `where(mask)`) are followed through what treats them
-apart, sums, means, extremes, sorts, losses and products of them, and writes where the same mask or its places say; not
-as a result, and a number of rows that `forward` asks for (`len(x[mask])`) is taken for what it was in the trace.
+Rows that a mask selects (`x[mask]`, `masked_select`, `nonzero`, `where(mask)`) are supported in calls that treat rows
+apart, in sums, means, extremes, sorts, losses and products over them, and in writes under the same mask. They cannot be
+a result, and a number of rows that `forward` asks for (`len(x[mask])`) is a constant: the one of the traced call.
 Inverses, solutions, determinants and Cholesky factors are supported of matrices with up to 8 rows. Graphs may be long:
 where a plan's 32 launches do not suffice on `cuda`, small groups share cooperative ones.
 """

@@ -92,7 +92,7 @@ def _check(config: Settings, role: str) -> None:
 
 
 def _health(config: Settings) -> int:
-    from workers.health import check
+    from cupilot.health import check
 
     healthy, sentence = check(config.health_file, config.health_seconds)
     sys.stdout.write(f"{sentence}\n")

@@ -21,6 +21,7 @@ from cupilot import __version__
 from cupilot.domain.errors import CupilotError
 from cupilot.domain.hardware import Device
 from cupilot.domain.states import WorkerKind
+from cupilot.health import Pulse
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.queue.cards import CardTaken, take_card
@@ -33,7 +34,6 @@ from cupilot.storage.queue.cluster import (
     unclaimed_steps,
 )
 from cupilot.storage.queue.drains import is_drained
-from workers.health import Pulse
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from cupilot import __version__
 from cupilot.domain.errors import CupilotError
+from cupilot.health import Pulse
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.leadership import Leadership
@@ -27,7 +28,6 @@ from cupilot.storage.queue.drains import prune_drains
 from workers.batches.keeper import BatchKeeper
 from workers.clock import ClockWatch
 from workers.dispatcher import dispatch, note_missing, request_index
-from workers.health import Pulse
 from workers.reaper import end_cancelled, end_over_quota, end_overtime, reap
 from workers.relay import Relay
 

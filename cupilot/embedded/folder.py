@@ -55,7 +55,7 @@ class Folder:
         return self.root / "work"
 
     def pulse(self, part: str) -> Path:
-        """Return the file in which a part records its progress (:mod:`workers.health`)."""
+        """Return the file in which a part records its progress (:mod:`cupilot.health`)."""
         return self.root / f"{part}.pulse"
 
     def log(self, part: str) -> Path:

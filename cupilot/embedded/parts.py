@@ -19,7 +19,7 @@ import psutil
 from cupilot.embedded.errors import StartFailed
 from cupilot.embedded.guard import Guard
 from cupilot.embedded.process import Command, Process, group_exists
-from cupilot.embedded.pulse import HANGS_SECONDS, hangs
+from cupilot.embedded.pulse import hangs
 from cupilot.embedded.report import PartState, PartStatus
 
 BACKOFF_SECONDS = (0.2, 1.0, 3.0, 10.0, 30.0)
@@ -29,7 +29,7 @@ STEADY_SECONDS = 60.0
 POLL_SECONDS = 0.03
 WATCH_SECONDS = 0.25
 LOOK_SECONDS = 5.0
-"""Between two looks at a part's signs of progress."""
+"""Between two looks at a part's heartbeat."""
 RETRY_SECONDS = 0.25
 LONGEST_NOTE = 300
 
@@ -62,15 +62,26 @@ class Part:
     """One service of a stack and the process that runs it now."""
 
     def __init__(
-        self, service: Service, log: Path, pulse: Path, guard: Guard, on_change: Callable[[Part, str], None]
+        self,
+        service: Service,
+        log: Path,
+        guard: Guard,
+        on_change: Callable[[Part, str], None],
+        *,
+        pulse: Path,
+        hangs_after: float,
     ) -> None:
-        """Run a service that writes into ``log``, and leaves signs of progress in ``pulse`` if it leaves any."""
+        """Run a service that writes into ``log``.
+
+        One that records its progress in ``pulse`` hangs where it has not for ``hangs_after`` seconds.
+        """
         self.service = service
         self.log = log
         self.state = PartState.STARTING
         self.restarts = 0
         self.note = ""
         self._pulse = pulse
+        self._hangs_after = hangs_after
         self._guard = guard
         self._on_change = on_change
         self._process: Process | None = None
@@ -132,8 +143,8 @@ class Part:
     async def _ending(self) -> str:
         """Wait until it ends or hangs, and tell which."""
         while (code := await self._exit(within=LOOK_SECONDS, every=WATCH_SECONDS)) is None:
-            if await asyncio.to_thread(hangs, self._pulse, self._started):
-                return f"made no progress for {HANGS_SECONDS:.0f} s"
+            if await asyncio.to_thread(hangs, self._pulse, self._started, self._hangs_after):
+                return f"made no progress for {self._hangs_after:.0f} s"
         return f"ended with code {code}"
 
     async def start_and_watch(self) -> None:

@@ -1,31 +1,36 @@
-"""Signs of progress that the stack's own processes leave (:mod:`workers.health`): which of them hangs."""
+"""Heartbeat files of the stack's own processes (:mod:`cupilot.health`): which of these hangs."""
 
 from __future__ import annotations
 
-import json
 import time
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 
-HANGS_SECONDS = 120.0
-"""Without a sign for so long, as a container's probe allows by default. Steps and model calls do not count: signs come
-from loops of their own."""
+from pydantic import ValidationError
+
+from cupilot.health import last_beat
+from cupilot.settings import Settings
 
 
-def last_sign(pulse: Path) -> float | None:
-    """Return when the last sign was left, by the monotonic clock; None where there is none."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return float(json.loads(pulse.read_text())["monotonic"])
-    return None
+def limit_seconds(settings: Mapping[str, str]) -> float:
+    """Return how old a heartbeat may be: ``CUPILOT_HEALTH_SECONDS`` of the stack, as for a container's probe.
 
-
-def hangs(pulse: Path, started: float) -> bool:
-    """Return whether the process that was started then, by the monotonic clock, left signs and has stopped to.
-
-    Where this process cannot write beside the file either, as on a full disk, nobody is to blame.
+    The default where a setting is wrong, which the first process that is started says.
     """
-    sign = last_sign(pulse)
-    if sign is None or sign < started or time.monotonic() - sign < HANGS_SECONDS:
+    given = {name.removeprefix("CUPILOT_").lower(): value for name, value in settings.items()}
+    try:
+        return Settings.model_validate(given).health_seconds
+    except ValidationError:
+        return float(Settings.model_fields["health_seconds"].default)
+
+
+def hangs(pulse: Path, started: float, limit: float) -> bool:
+    """Return whether the process that was started then, by the monotonic clock, has recorded no round for so long.
+
+    Not one that never did, nor where this process cannot write beside the file either, as on a full disk.
+    """
+    beat = last_beat(pulse)
+    if beat is None or beat < started or time.monotonic() - beat < limit:
         return False
     probe = pulse.with_suffix(".probe")
     try:

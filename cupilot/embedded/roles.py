@@ -24,7 +24,7 @@ from cupilot.embedded.devices import Gpu
 from cupilot.embedded.folder import Folder
 from cupilot.embedded.models import MODEL_VARIABLES
 from cupilot.embedded.process import Command
-from cupilot.embedded.pulse import last_sign
+from cupilot.health import last_beat
 from cupilot.settings import Settings
 
 _OF_THE_API = "CUPILOT_OIDC_CLIENT_SECRET"
@@ -199,8 +199,8 @@ class Webhooks(Role):
 
     def is_ready(self) -> bool:
         """Return whether it has left a sign of progress since it was started."""
-        sign = last_sign(self._pulse)
-        return sign is not None and sign >= self._started
+        beat = last_beat(self._pulse)
+        return beat is not None and beat >= self._started
 
 
 def make_workers(

@@ -22,6 +22,7 @@ from cupilot.embedded.guard import Guard
 from cupilot.embedded.log_files import bound_logs
 from cupilot.embedded.parts import Part, Service
 from cupilot.embedded.process import group_exists, kill_group
+from cupilot.embedded.pulse import limit_seconds
 from cupilot.embedded.report import Endpoint, OnProgress, PartState, Progress, Status, load_status, save_status
 from cupilot.embedded.roles import Api, Cluster, Schema, Webhooks, make_workers, stack_settings
 from cupilot.embedded.servers import Chroma, Postgres, Valkey
@@ -63,6 +64,7 @@ class Supervisor:
         port = int(os.environ.get("CUPILOT_API_PORT") or identity.port("api"))
         settings = stack_settings(folder, port, postgres.url, valkey.url, chroma.url)
         self._url = f"http://127.0.0.1:{port}"
+        self._hangs_after = limit_seconds(settings)
         cluster = Cluster(self._url, folder.api_key)
         self._postgres = self._part(postgres)
         self._other_servers = [self._part(valkey), self._part(chroma)]
@@ -185,7 +187,12 @@ class Supervisor:
 
     def _part(self, service: Service) -> Part:
         return Part(
-            service, self._folder.log(service.name), self._folder.pulse(service.name), self._guard, self._changed
+            service,
+            self._folder.log(service.name),
+            self._guard,
+            self._changed,
+            pulse=self._folder.pulse(service.name),
+            hangs_after=self._hangs_after,
         )
 
     def _changed(self, part: Part, note: str) -> None:

@@ -101,11 +101,9 @@ def _created(func: Any, *args: Any, dtype: torch.dtype | None = None, **keywords
 def _viewed(view: Callable[..., Any], value: torch.Tensor, *args: Any, **keywords: Any) -> Any:
     """View the pairs of a tensor, so that what is written to either is seen by the other."""
     pairs = view(value.dim(), torch.view_as_real(value), *args, **keywords)
-    return (
-        [torch.view_as_complex(item) for item in pairs]
-        if isinstance(pairs, list | tuple)
-        else (torch.view_as_complex(pairs))
-    )
+    if isinstance(pairs, list | tuple):
+        return [torch.view_as_complex(item) for item in pairs]
+    return torch.view_as_complex(pairs)
 
 
 def _squeezed(rank: int, pairs: torch.Tensor, axes: int | Sequence[int] | None = None) -> torch.Tensor:

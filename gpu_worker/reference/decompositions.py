@@ -185,7 +185,7 @@ def _segment_reduce(
     initial: float | None = None,
     **_: Any,
 ) -> Any:
-    """Reductions of neighbouring rows, by the lengths of segments or the places where they begin and end."""
+    """Reduce neighbouring rows, by the lengths of segments or the places where they begin and end."""
     given = lengths if lengths is not None else offsets
     if given is None or given.dim() != 1 or axis or initial is not None or not values.is_floating_point():
         return NotImplemented
@@ -208,7 +208,7 @@ def _segment_reduce(
 
 
 def _nanmedian(values: torch.Tensor, axis: int = -1, keep: bool = False) -> tuple[torch.Tensor, ...]:
-    """The lower of the middle numbers, behind which a sort puts what is none."""
+    """Return the lower median of the numbers and its place; a sort puts NaN behind them."""
     ordered, places = values.sort(dim=axis, stable=True)
     middle = (values.isnan().logical_not().sum(axis, keepdim=True) - 1).clamp(min=0) // 2
     found = ordered.gather(axis, middle), places.gather(axis, middle)

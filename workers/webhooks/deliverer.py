@@ -17,13 +17,13 @@ from datetime import timedelta
 from cupilot.domain.chat import shaped
 from cupilot.domain.errors import CupilotError
 from cupilot.domain.webhooks import networks, signed_headers
+from cupilot.health import Pulse
 from cupilot.logs import log_context
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.feed import Listener
 from cupilot.storage.operations.pruning import may_prune
 from cupilot.storage.webhooks.deliveries import Attempt, claim, fan_out, prune_deliveries, record
-from workers.health import Pulse
 from workers.webhooks.sender import post
 
 logger = logging.getLogger(__name__)

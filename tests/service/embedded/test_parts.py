@@ -52,7 +52,14 @@ def test_a_kill_ends_a_stop_that_waits_and_one_that_has_not_begun(tmp_path: Path
     """A second Ctrl-C, while the roles are being stopped and the servers, which are stopped after them, are not."""
     guard = Guard()
     parts = [
-        Part(Stubborn(tmp_path / name), tmp_path / "log", tmp_path / "pulse", guard, lambda *_: None)
+        Part(
+            Stubborn(tmp_path / name),
+            tmp_path / "log",
+            guard,
+            lambda *_: None,
+            pulse=tmp_path / "pulse",
+            hangs_after=60.0,
+        )
         for name in ("role", "server")
     ]
     waiting, later = parts
@@ -85,7 +92,7 @@ class Beating(Stubborn):
         self.folder.mkdir(exist_ok=True)
 
     def command(self) -> Command:
-        code = "import workers.health as health, os, time; pulse = health.Pulse(os.environ['CUPILOT_HEALTH_FILE'], 'x')"
+        code = "import cupilot.health as health, os, time; pulse = health.Pulse(os.environ['CUPILOT_HEALTH_FILE'], 'x')"
         loop = "\nwhile True: pulse.beat(); open('up', 'w').close(); time.sleep(0.05)"
         environment = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[3])}
         return Command([sys.executable, "-c", code + loop], environment, self.folder)
@@ -96,7 +103,6 @@ def test_what_hangs_is_started_again_unless_nobody_can_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writable: bool
 ) -> None:
     """On a full disk no process can leave a sign of progress."""
-    monkeypatch.setattr("cupilot.embedded.pulse.HANGS_SECONDS", 4.0)
     monkeypatch.setattr("cupilot.embedded.parts.LOOK_SECONDS", 0.1)
     guard, notes, service = Guard(), list[str](), Beating(tmp_path / "beating")
 
@@ -108,7 +114,7 @@ def test_what_hangs_is_started_again_unless_nobody_can_write(
             if part.restarts and part.state is PartState.READY:
                 again.set()
 
-        part = Part(service, tmp_path / "log", tmp_path / "pulse", guard, changed)
+        part = Part(service, tmp_path / "log", guard, changed, pulse=tmp_path / "pulse", hangs_after=4.0)
         await part.start()
         await part.become_ready()
         watching = asyncio.create_task(part.watch())

@@ -31,6 +31,8 @@ from cupilot.embedded.report import PartState
 from cupilot.embedded.servers import Running, start_chroma, start_postgres, start_valkey
 from tests.living import still_running
 
+HOUR = 3_600.0
+
 pytestmark = pytest.mark.service
 
 
@@ -106,7 +108,8 @@ def test_postgres_is_waited_for_while_it_replays_its_log(tmp_path: Path, monkeyp
     folder = Folder(tmp_path)
     guard = Guard()
     postgres = servers.Postgres(folder, Identity.load(folder))
-    part = Part(postgres, folder.log("postgres"), folder.pulse("postgres"), guard, lambda *_: None)
+    log, pulse = folder.log("postgres"), folder.pulse("postgres")
+    part = Part(postgres, log, guard, lambda *_: None, pulse=pulse, hangs_after=HOUR)
 
     async def serve() -> None:
         await part.start()

@@ -12,6 +12,7 @@ from cupilot.domain.problem import Target
 from cupilot.embedded.folder import Folder
 from cupilot.embedded.lifecycle import Options
 from cupilot.embedded.models import MODEL_VARIABLES
+from cupilot.embedded.pulse import limit_seconds
 from cupilot.embedded.roles import Api, Cluster, Schema, make_workers, without_secrets
 
 
@@ -59,3 +60,14 @@ def test_the_secret_of_single_sign_on_reaches_the_api_and_nothing_else(
 
 def test_a_migration_of_a_large_database_is_not_cut_off(tmp_path: Path) -> None:
     assert Schema(Folder(tmp_path), {}).ready_seconds >= 3600
+
+
+@pytest.mark.parametrize(("chosen", "limit"), [(None, 120.0), ("300", 300.0), ("-1", 120.0)])
+def test_a_part_may_be_silent_as_long_as_the_setting_says(
+    monkeypatch: pytest.MonkeyPatch, chosen: str | None, limit: float
+) -> None:
+    """A wrong setting is told by the process that is started with it."""
+    monkeypatch.setenv("CUPILOT_DATABASE_URL", "none of the stack's")
+    if chosen is not None:
+        monkeypatch.setenv("CUPILOT_HEALTH_SECONDS", chosen)
+    assert limit_seconds({"CUPILOT_DATABASE_URL": "postgresql://stack"}) == limit

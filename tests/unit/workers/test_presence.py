@@ -12,8 +12,8 @@ import pytest
 
 from cupilot.domain.errors import Unavailable
 from cupilot.domain.states import WorkerKind
+from cupilot.health import check
 from cupilot.settings import Settings
-from workers.health import check
 from workers.presence import Presence, Worker
 
 

@@ -18,8 +18,8 @@ UNFORESEEN = (LookupError, ValueError, TypeError, ArithmeticError, AssertionErro
 
 UNKNOWN_SIZE = "how many elements it gives is only known when it runs"
 RUN_TIME_SIZE = (
-    f"{UNKNOWN_SIZE}; what treats them apart, sums, extremes, losses and products of them, and writes where the same"
-    " mask or its places say, are supported, and masked_fill or where with a neutral value"
+    f"{UNKNOWN_SIZE}; calls that treat its rows apart, sums, extremes, losses and products over them, and writes under"
+    " the same mask are supported, and so are masked_fill and where with a neutral value"
 )
 """Reason for refusing what a mask selects where that cannot be made of all elements."""
 

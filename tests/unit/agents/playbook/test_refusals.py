@@ -97,7 +97,7 @@ def test_a_tensor_given_by_keyword_that_no_lowering_reads_is_refused() -> None:
 
 def test_a_size_that_is_only_known_at_run_time_is_named_with_what_stands_for_it() -> None:
     error = refusal(lambda x: x.masked_select(x > 0), 5)
-    assert "only known when it runs; what treats them apart, sums, " in error.message
+    assert "only known when it runs; calls that treat its rows apart, sums, " in error.message
     assert error.hint is not None
     assert "--agents hybrid" in error.hint
 

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from workers.health import Pulse, check
+from cupilot.health import Pulse, check
 
 
 def test_a_loop_that_comes_round_is_healthy_and_one_that_does_not_is_not(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A heartbeat file for a container's liveness probe: ``python -m workers health``.
+"""A heartbeat file, for a container's liveness probe (``python -m workers health``) and the embedded stack.
 
 A process that is alive may still hang. Each loop that must go on (the scheduler's, a worker's heartbeat, the webhooks')
 writes a file in every round; the probe fails where the file is old. A database or broker that is away is no lack of
@@ -37,6 +37,13 @@ class Pulse:
         if self._path is not None:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
+
+
+def last_beat(path: Path) -> float | None:
+    """Return when a round was last recorded, by the monotonic clock; None where none was."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return float(json.loads(path.read_text())["monotonic"])
+    return None
 
 
 def check(path: str | None, limit_seconds: float) -> tuple[bool, str]:
