@@ -11,9 +11,8 @@ import uuid
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from cupilot.domain.states import StepState
 from cupilot.storage.db.tables.jobs import Job
-from cupilot.storage.db.tables.queue import Step
+from cupilot.storage.db.tables.queue import IN_A_BATCH, Step
 
 
 def enter_batch(session: Session, job_id: uuid.UUID) -> None:
@@ -23,7 +22,7 @@ def enter_batch(session: Session, job_id: uuid.UUID) -> None:
 
 def leave_batch(session: Session, job_id: uuid.UUID) -> None:
     """Note that a step has left its batch; with the job's last one the span ends."""
-    batched = select(Step.id).where(Step.job_id == job_id, Step.state == StepState.RUNNING, Step.batch_id.is_not(None))
+    batched = select(Step.id).where(Step.job_id == job_id, IN_A_BATCH)
     if session.execute(select(batched.exists())).scalar_one():
         return
     begun = func.greatest(Job.batched_at, Job.started_at)

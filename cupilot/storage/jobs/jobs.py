@@ -14,12 +14,12 @@ from sqlalchemy.orm import Session
 from cupilot import tracing
 from cupilot.domain.errors import Conflict, InvalidInput, NotFound
 from cupilot.domain.job import JobSpec, Priority
-from cupilot.domain.states import JobState, StepKind, StepState
+from cupilot.domain.states import JobState, StepKind
 from cupilot.storage.db.engine import notify
 from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.experiments import Experiment
 from cupilot.storage.db.tables.jobs import Job, ProblemRow
-from cupilot.storage.db.tables.queue import Step
+from cupilot.storage.db.tables.queue import AT_A_WORKER, Step
 from cupilot.storage.db.transitions import lock_job, lock_jobs, move_job, record_event
 from cupilot.storage.jobs.endings import end_job, stop_queued_work
 from cupilot.storage.jobs.problems import ensure_problem, problem_value
@@ -222,6 +222,5 @@ def _first_step(session: Session, job: Job) -> Step:
 
 def anything_running(session: Session, job: Job) -> bool:
     """Return whether a worker holds a step of the job; what a batch holds is not waited for."""
-    held = (Step.state == StepState.RUNNING) & Step.batch_id.is_(None)
-    query = select(func.count()).where(Step.job_id == job.id, held)
+    query = select(func.count()).where(Step.job_id == job.id, AT_A_WORKER)
     return session.execute(query).scalar_one() > 0

@@ -18,7 +18,7 @@ from cupilot.domain.states import JobState, LlmCallState, StepState, WorkerKind
 from cupilot.storage.db.tables.jobs import EvaluationRow, Event, Job
 from cupilot.storage.db.tables.models import LlmCall
 from cupilot.storage.db.tables.people import Team
-from cupilot.storage.db.tables.queue import Outbox, Step, WorkerRow
+from cupilot.storage.db.tables.queue import AT_A_WORKER, Outbox, Step, WorkerRow
 from cupilot.storage.db.tables.webhooks import WebhookDelivery, WebhookEndpoint
 from cupilot.storage.queue.cluster import is_live, scheduler_alive
 from cupilot.storage.webhooks.deliveries import waiting_seconds
@@ -180,7 +180,7 @@ def _queues(session: Session) -> dict[str, QueueNow]:
     rows = session.execute(
         select(
             Step.queue,
-            func.count().filter(Step.state == StepState.RUNNING, Step.batch_id.is_(None)),
+            func.count().filter(AT_A_WORKER),
             func.count().filter(queued, Step.dispatched_at.is_not(None)),
             func.count().filter(queued, Step.dispatched_at.is_(None)),
             _age(func.min(ready_at).filter(queued, _may_go_on())),

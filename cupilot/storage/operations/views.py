@@ -15,7 +15,7 @@ from cupilot.domain.job import Priority
 from cupilot.domain.states import StepState
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job, ProblemRow
 from cupilot.storage.db.tables.people import Team
-from cupilot.storage.db.tables.queue import Step
+from cupilot.storage.db.tables.queue import AT_A_WORKER, IN_A_BATCH, Step
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def backlogs(session: Session) -> Sequence[Backlog]:
             Team.name,
             Job.priority,
             func.count().filter(waits),
-            func.count().filter(Step.state == StepState.RUNNING, Step.batch_id.is_(None)),
-            func.count().filter(Step.state == StepState.RUNNING, Step.batch_id.is_not(None)),
+            func.count().filter(AT_A_WORKER),
+            func.count().filter(IN_A_BATCH),
             func.min(Step.created_at).filter(waits),
         )
         .join(Job, Job.id == Step.job_id)

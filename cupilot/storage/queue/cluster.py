@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, aliased
 from cupilot.domain.hardware import Device
 from cupilot.domain.states import StepState, WorkerKind
 from cupilot.storage.db.engine import notify, settings_of
-from cupilot.storage.db.tables.queue import Drain, Step, WorkerRow
+from cupilot.storage.db.tables.queue import AT_A_WORKER, IN_A_BATCH, Drain, Step, WorkerRow
 from cupilot.storage.queue.cards import release_card, take_card
 
 SCHEDULER_LOCK = 0x6375_7069_0000_0001
@@ -197,13 +197,12 @@ def cluster_overview(session: Session) -> ClusterView:
         .outerjoin(busy, busy.c.lease_owner == WorkerRow.name)
         .order_by(WorkerRow.name)
     )
-    running, batched = Step.state == StepState.RUNNING, Step.batch_id.is_not(None)
     counts = (
         select(
             Step.queue,
             func.count().filter(Step.state == StepState.QUEUED),
-            func.count().filter(running, ~batched),
-            func.count().filter(running, batched),
+            func.count().filter(AT_A_WORKER),
+            func.count().filter(IN_A_BATCH),
         )
         .where(Step.finished_at.is_(None))
         .group_by(Step.queue)

@@ -22,7 +22,7 @@ from cupilot.domain.states import JobState, StepKind, StepState
 from cupilot.storage.db.engine import settings_of
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.pool import PoolReference
-from cupilot.storage.db.tables.queue import Outbox, Step
+from cupilot.storage.db.tables.queue import AT_A_WORKER, Outbox, Step
 from cupilot.storage.db.transitions import not_locked
 from cupilot.storage.people.quotas import may_begin
 from cupilot.storage.queue.fairness import fair_order, fair_values, published_or_claimed, step_seconds
@@ -58,7 +58,7 @@ def loads(session: Session) -> Mapping[str, Load]:
 @cache
 def _load_query() -> Select[str, int, int]:
     # What a batch holds takes no slot of a worker.
-    running = func.count().filter(Step.state == StepState.RUNNING, Step.batch_id.is_(None))
+    running = func.count().filter(AT_A_WORKER)
     published = func.count().filter(Step.state == StepState.QUEUED, Step.dispatched_at.is_not(None))
     return (
         select(Step.queue, running, published)
@@ -203,8 +203,7 @@ def _expired(session: Session) -> ColumnElement[bool]:
 
 def overdue_cancels(session: Session, after: timedelta) -> Sequence[uuid.UUID]:
     """Return jobs whose workers did not let go within ``after``, or have nothing running any more but in batches."""
-    held = (Step.state == StepState.RUNNING) & Step.batch_id.is_(None)
-    running = select(Step.id).where(Step.job_id == Job.id, held).exists()
+    running = select(Step.id).where(Step.job_id == Job.id, AT_A_WORKER).exists()
     query = select(Job.id).where(
         Job.state == JobState.CANCELLING,
         Job.finished_at.is_(None),

@@ -15,10 +15,9 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from cupilot.domain.errors import InvalidInput, NotFound
-from cupilot.domain.states import StepState
 from cupilot.storage.db.changes import note
 from cupilot.storage.db.engine import notify
-from cupilot.storage.db.tables.queue import Drain, Step, WorkerRow
+from cupilot.storage.db.tables.queue import AT_A_WORKER, Drain, Step, WorkerRow
 
 SERVICE = "*"
 """In place of a worker's name: all of them."""
@@ -81,8 +80,7 @@ def running_in(session: Session, scope: str) -> int:
 
 def _runs_in(scope: SQLColumnExpression[str]) -> ColumnElement[bool]:
     """Return the condition on a step that it runs there; what a batch holds is on no machine of the service."""
-    held = (Step.state == StepState.RUNNING) & Step.batch_id.is_(None)
-    return held & ((scope == SERVICE) | (Step.lease_owner == scope))
+    return AT_A_WORKER & ((scope == SERVICE) | (Step.lease_owner == scope))
 
 
 def drained_scopes(session: Session) -> frozenset[str]:

@@ -40,7 +40,7 @@ from cupilot.domain.job import Priority
 from cupilot.domain.states import StepState
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.people import Team
-from cupilot.storage.db.tables.queue import Step
+from cupilot.storage.db.tables.queue import IN_A_BATCH, Step
 
 USAGE_FADES_SECONDS = 900.0
 """Time in which use of a queue fades to 37 %: long beside a step, short beside a working day."""
@@ -130,7 +130,7 @@ def _used(queue: str | BindParameter[str], step_seconds: float | BindParameter[f
     seconds = case(
         (Step.finished_at.is_not(None), Step.busy_seconds * func.exp(-age / USAGE_FADES_SECONDS)),
         # What a batch holds is on no device for most of the time.
-        (Step.batch_id.is_not(None) & (Step.state == StepState.RUNNING), Step.busy_seconds + step_seconds),
+        (IN_A_BATCH, Step.busy_seconds + step_seconds),
         (Step.state == StepState.RUNNING, Step.busy_seconds + func.greatest(going_on, step_seconds)),
         (Step.dispatched_at.is_not(None), Step.busy_seconds + step_seconds),
         else_=Step.busy_seconds,

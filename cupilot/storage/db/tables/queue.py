@@ -92,6 +92,13 @@ class Step(Base):
     finished_at: Mapped[datetime | None]
 
 
+AT_A_WORKER = (Step.state == StepState.RUNNING) & Step.batch_id.is_(None)
+"""Condition: a worker runs the step."""
+
+IN_A_BATCH = (Step.state == StepState.RUNNING) & Step.batch_id.is_not(None)
+"""Condition: a batch holds the step, for a machine that is none of this service's workers."""
+
+
 class Outbox(Base):
     """Messages to publish, written in the transaction that makes them true."""
 
