@@ -16,9 +16,12 @@ from gpu_worker.targets.base import JudgeDevice
 LARGE_SHARE = 0.25
 """Of the judge's part of the memory: tensors that together take more are copied several times, by both processes."""
 
-ROOM_SHARE = 0.1
-ROOM_SHARE_OF_LARGE = 0.3
-"""Of the device's memory; inputs of 8 GiB of a card of 80 were seen to need as much beside what is kept."""
+COPIES = 3
+"""Of a problem's tensors, beside those that are kept, which the other process may make."""
+
+LEAST_ROOM_SHARE = 0.25
+MOST_ROOM_SHARE = 0.75
+"""Of the judge's part of the memory: bounds of the room for these copies."""
 
 
 @dataclass
@@ -31,15 +34,14 @@ class Room:
 
     def is_tight(self, specs: Sequence[TensorSpec]) -> bool:
         """Return whether a problem with these tensors is likely to need all the memory."""
-        return self.sparing or self._is_large(sum(spec.nbytes for spec in specs))
+        return self.sparing or sum(spec.nbytes for spec in specs) > LARGE_SHARE * self.device.memory_bytes
 
     def is_short(self, specs: Sequence[TensorSpec], handed_over: int = 0) -> bool:
         """Return whether too little memory is free for the other process.
 
-        ``handed_over`` is the size of the memory that tensors are handed over in, in bytes.
+        ``handed_over`` is the size of the memory that tensors are handed over in, in either direction, in bytes.
         """
-        is_large = self.is_tight(specs) or self._is_large(handed_over)
-        return self.device.free_share() < (ROOM_SHARE_OF_LARGE if is_large else ROOM_SHARE)
-
-    def _is_large(self, size: int) -> bool:
-        return size > LARGE_SHARE * self.device.memory_bytes
+        size = max(sum(spec.nbytes for spec in specs), handed_over // 2)
+        share = COPIES * size / self.device.memory_bytes
+        wanted = MOST_ROOM_SHARE if self.sparing else min(max(share, LEAST_ROOM_SHARE), MOST_ROOM_SHARE)
+        return self.device.free_bytes() < wanted * self.device.memory_bytes

@@ -275,8 +275,8 @@ class JudgeDevice(Protocol):
         """Return memory that PyTorch keeps unused to the device, for other processes."""
         ...
 
-    def free_share(self) -> float:
-        """Return the share of the device's memory that is free for other processes."""
+    def free_bytes(self) -> float:
+        """Return how much of the device's memory is free for other processes."""
         ...
 
     def policy(self, policy: NumericsPolicy) -> AbstractContextManager[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import mmap
 import os
 import time
@@ -114,9 +115,9 @@ class CpuJudgeDevice:
     def release_unused(self) -> None:
         """Do nothing: freed memory is kept on purpose (:func:`gpu_worker.targets.cpu_memory.keep_freed_memory`)."""
 
-    def free_share(self) -> float:
-        """Return 1: each process has a limit of its own."""
-        return 1.0
+    def free_bytes(self) -> float:
+        """Return no bound: each process has a limit of its own."""
+        return math.inf
 
     @contextmanager
     def policy(self, policy: NumericsPolicy) -> Iterator[None]:

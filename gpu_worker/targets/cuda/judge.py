@@ -147,10 +147,9 @@ class CudaJudge:
         """Empty PyTorch's pool."""
         torch.cuda.empty_cache()
 
-    def free_share(self) -> float:
-        """Return the share of the memory that is free, as the driver says."""
-        free, total = torch.cuda.mem_get_info(self.torch_device)
-        return float(free / total)
+    def free_bytes(self) -> float:
+        """Return how much memory is free, as the driver says."""
+        return float(torch.cuda.mem_get_info(self.torch_device)[0])
 
     @contextmanager
     def policy(self, policy: NumericsPolicy) -> Iterator[None]:
