@@ -37,6 +37,7 @@ class ReferenceProcess:
     def __init__(self, target: HostTarget, sandbox: Sandbox, bytecode: Bytecode, *, compiling: bool) -> None:
         """Start the process; ``compiling`` allows a compiler process, for ``torch.compile``."""
         self._theirs, ours = Channel.pair()
+        self._cpus = target.cpus
         access = target.judge_access()
         self._may_start_processes = compiling or access.subprocesses
         access = replace(
@@ -80,6 +81,11 @@ class ReferenceProcess:
     def resume(self) -> None:
         """Continue after :meth:`pause`."""
         self._child.thaw()
+
+    def spread_threads(self) -> None:
+        """Give each thread that works a core of its own, where this target runs on cores."""
+        if self._cpus is not None:
+            self._child.spread(self._cpus)
 
     def overrun(self) -> bool:
         """Return whether it has started an absurd number of processes."""

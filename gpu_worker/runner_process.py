@@ -47,6 +47,7 @@ class RunnerProcess:
         A runner that cannot be started leaves nothing behind.
         """
         self._theirs, ours = Channel.pair()
+        self._cpus = target.cpus
         self._inbox = Path(tempfile.mkdtemp(prefix="cupilot-runner-"))
         private_user.share(self._inbox)
         self._given = 0
@@ -109,6 +110,11 @@ class RunnerProcess:
             moment, awake = self._child.thaw(), self._child.awake_seconds()
         self._held = on
         return Held(at=moment - awake, awake=awake)
+
+    def spread_threads(self) -> None:
+        """Give each thread that works a core of its own, where this target runs on cores."""
+        if self._cpus is not None:
+            self._child.spread(self._cpus)
 
     def overrun(self) -> bool:
         """Kill a runner that starts processes without end; whether it was killed for that."""

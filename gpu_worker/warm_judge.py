@@ -133,7 +133,15 @@ class WarmJudge:
         assert self._process is not None
         assert self._reference is not None
         order = order.model_copy(update={"binary": runner.give(Path(order.binary))})
-        hold = order.imported or not self._host.trusts_runner
+        reference = self._reference
+        holds = order.imported or not self._host.trusts_runner
+
+        def hold(on: bool) -> messages.Held:
+            held = runner.hold(on)
+            if on:
+                runner.spread_threads()
+                reference.spread_threads()
+            return held
 
         def cancelled() -> bool:
             runner.overrun()
@@ -148,17 +156,17 @@ class WarmJudge:
         self._spare_reference = _alive(self._spare_reference)
         if self._spare_reference is not None:
             self._spare_reference.pause()
-        self._reference.resume()
+        reference.resume()
         answer = self._process.ask(
-            messages.JudgeRequest(order=order, hold=hold),
+            messages.JudgeRequest(order=order, hold=holds),
             call.remaining(),
             self._watching(cancelled),
             descriptors=[runner.take_channel()],
-            hold=runner.hold,
+            hold=hold,
             on_stage=begun,
         )
         accepted = self._accepted(answer, messages.Judged)
-        self._reference.pause()
+        reference.pause()
         if self._spare_reference is not None:
             self._spare_reference.resume()
         if isinstance(accepted, messages.Unusable):
@@ -229,7 +237,13 @@ class WarmJudge:
         self._reference = reference = self._start_reference(compiling=compiling)
         process = self._ready()
         self._opened += 1
-        answer = process.ask(request, timeout, self._watching(cancelled), descriptors=[reference.channel()])
+        answer = process.ask(
+            request,
+            timeout,
+            self._watching(cancelled),
+            descriptors=[reference.channel()],
+            on_stage=lambda _: reference.spread_threads(),
+        )
         accepted = self._accepted(answer, expected)
         reference.pause()
         if isinstance(accepted, messages.Unusable) and accepted.last:

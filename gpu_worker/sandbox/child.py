@@ -19,6 +19,7 @@ from gpu_worker.sandbox import private_user
 from gpu_worker.sandbox.cgroup import ControlGroup
 from gpu_worker.sandbox.family import Family, descendants
 from gpu_worker.sandbox.leftovers import remove_tree
+from gpu_worker.sandbox.spread import Spread
 from gpu_worker.sandbox.watch import Excess, Watch
 
 MAX_CAPTURE_BYTES = 8 * 2**20
@@ -108,6 +109,7 @@ class Child:
         self._init: int | None = None
         self._may_start_processes = may_start_processes
         self._family: Family | None = None
+        self._spread: Spread | None = None
         assert process.stdout is not None
         assert process.stderr is not None
         self._stdout = _Capture(process.stdout)
@@ -226,6 +228,12 @@ class Child:
     def awake_seconds(self) -> float:
         """Return the processor time that the program used while it was last frozen."""
         return self._family.awake_seconds if self._family else 0.0
+
+    def spread(self, cpus: Sequence[int]) -> None:
+        """Give each thread of the program that works one of these cores; see :meth:`Spread.renew`."""
+        with contextlib.suppress(ProcessLookupError):
+            self._spread = self._spread or Spread(self.program_pid(), cpus)
+            self._spread.renew()
 
     def processes(self) -> int:
         """Return number of processes that live in the sandbox now."""
