@@ -18,12 +18,10 @@ from gpu_worker.targets.base import ALIGNMENT, JudgeDevice
 GUARD_BYTES = 1024
 """On both sides of every buffer: an unrolled vector loop that runs over writes a few hundred bytes."""
 
-DIGESTED_WORDS = 2**22
-"""So many words of eight bytes are multiplied at once."""
+DIGEST_COLUMNS = 2**18
+"""Least number of sums that a digest of a large tensor is made of; a secret number of fewer than twice as many."""
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_MULTIPLIER = 0x5851F42D4C957F2D
-"""Of a linear congruential generator of 64 bits (Knuth): parts of a tensor do not count alike."""
 _WORKSPACE_POISON = 0xFF
 """A byte that makes every float type NaN and every integer -1."""
 
@@ -70,8 +68,9 @@ class Slots:
         self._device = device
         self._arena = device.allocate(count * self.slot_bytes)
         self._rows = self._arena.bytes.view(count, self.slot_bytes)
+        columns = DIGEST_COLUMNS + secrets.randbelow(DIGEST_COLUMNS)
         most = max((self._digested_words(spec.name) for spec in self._given), default=1)
-        self._factors = _random_words(min(DIGESTED_WORDS, most), self._rows.device)
+        self._factors = _random_words(min(columns, most), self._rows.device)
         self._guard = torch.randint(0, 256, (GUARD_BYTES,), dtype=torch.uint8).to(self._arena.bytes.device)
         self._poisons: dict[tuple[int, str], int] = {}
         self.renew()
@@ -126,8 +125,8 @@ class Slots:
     def digest(self, slot: int) -> list[int]:
         """Return a number for each given tensor of a slot, which tells whether a byte has changed since.
 
-        Sums of words times secret odd numbers, modulo 2^64: one changed word always shows, and several can hide each
-        other by chance only.
+        Words are laid out in rows of a secret length; the sums of the columns times secret odd numbers are added,
+        modulo 2^64. One changed word always shows, and several can hide each other by chance only.
         """
         return [self._digest(slot, spec.name) for spec in self._given]
 
@@ -139,10 +138,13 @@ class Slots:
     def _digest(self, slot: int, name: str) -> int:
         start = self._offsets[name]
         words = self._rows[slot, start : start + 8 * self._digested_words(name)].view(torch.int64)
-        total = torch.zeros((), dtype=torch.int64, device=words.device)
-        for part in torch.split(words, len(self._factors)):
-            total.mul_(_MULTIPLIER).add_((part * self._factors[: len(part)]).sum())
-        return int(total)
+        columns = len(self._factors)
+        if len(words) <= columns:
+            return int((words * self._factors[: len(words)]).sum())
+        last = len(words) % columns
+        sums = words[: len(words) - last].view(-1, columns).sum(0)
+        sums[:last] += words[len(words) - last :]
+        return int((sums * self._factors).sum())
 
     def _digested_words(self, name: str) -> int:
         return -(-self._sizes[name] // 8)

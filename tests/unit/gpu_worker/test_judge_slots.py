@@ -61,6 +61,28 @@ def test_a_single_changed_byte_changes_a_digest(device: CpuJudgeDevice, dtype: D
     assert slots.changed_since(4, digest) is None
 
 
+@pytest.mark.parametrize("rows", [1.3, 4.6])
+def test_what_moved_within_a_large_tensor_changes_a_digest(
+    device: CpuJudgeDevice, monkeypatch: pytest.MonkeyPatch, rows: float
+) -> None:
+    """A digest is made of sums of columns, of which no place is known."""
+    monkeypatch.setattr(slots_module, "DIGEST_COLUMNS", 2**12)
+    slots = Slots(device, [spec("x", (int(rows * 2**14),))], {}, 1)
+    x = slots.given(0)[0].copy_(torch.randn(int(rows * 2**14)))
+    digest = slots.digest(0)
+    for moved in (x.flip(0), x.roll(len(x) // 2), x.roll(2), x.sort().values):
+        before = x.clone()
+        x.copy_(moved)
+        assert slots.changed_since(0, digest) == "x"
+        x.copy_(before)
+    for place in (1, len(x) // 2, len(x) - 1):
+        x[place] += 1
+        assert slots.changed_since(0, digest) == "x"
+        x[place] -= 1
+        x.copy_(before)
+    assert slots.changed_since(0, digest) is None
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_poison_shows_what_was_not_written(device: CpuJudgeDevice, dtype: DType) -> None:
     slots = Slots(device, [spec("out", (4, 4), Role.OUTPUT, dtype)], {}, 1)
