@@ -234,28 +234,6 @@ static inline vf fn_log1p(vf x) {
 """,
 }
 
-RATIONAL_ERF = r"""
-// erf: x p(x^2) / q(x^2) up to 3.95, beyond which erf is 1 in float32; absolute error at most 3.3e-7
-static inline vf fn_erf(vf x) {
-    const vf c = at_least(-3.95f, at_most(3.95f, x));
-    const vf s = c * c;
-    vf p = splat(1.96032612e-8f);
-    p = p * s - 1.95085363e-6f;
-    p = p * s + 0.000143805984f;
-    p = p * s + 0.00380777498f;
-    p = p * s + 0.0509231053f;
-    p = p * s + 0.202581897f;
-    p = p * s + 1.12837911f;
-    vf q = splat(0.000979824457f);
-    q = q * s + 0.0145756388f;
-    q = q * s + 0.116094075f;
-    q = q * s + 0.512865067f;
-    q = q * s + 1.0f;
-    return c * p / q;
-}
-"""
-"""The faster error function, taken with the exponential of degree 5."""
-
 _NEEDS = {
     "exp": ("bounds", "exp"),
     "expm1": ("bounds", "exp", "expm1"),
@@ -282,10 +260,7 @@ def prelude(roots: list[Expr], options: Options, always: tuple[str, ...] = ()) -
         text.append(LANE_POWER)
     coefficients = _EXP_COEFFICIENTS[options.number("polynomial_exp", "degree", 6)]
     steps = [f"p = p * r + {value!r}f;" for value in reversed(coefficients[:-1])]
-    bodies = dict(POLYNOMIALS)
-    if options.number("polynomial_exp", "degree", 6) == 5:
-        bodies["erf"] = RATIONAL_ERF
-    for name, body in bodies.items():
+    for name, body in POLYNOMIALS.items():
         if name in wanted:
             text.append(fill(body, LAST=f"{coefficients[-1]!r}f", STEPS=steps) if name == "exp" else body)
     return "\n".join(part.strip("\n") for part in text)
