@@ -41,7 +41,6 @@ class Room:
 
         ``handed_over`` is the size of the memory that tensors are handed over in, in either direction, in bytes.
         """
-        size = max(sum(spec.nbytes for spec in specs), handed_over // 2)
-        share = COPIES * size / self.device.memory_bytes
-        wanted = MOST_ROOM_SHARE if self.sparing else min(max(share, LEAST_ROOM_SHARE), MOST_ROOM_SHARE)
+        share = COPIES * handed_over / 2 / self.device.memory_bytes
+        wanted = MOST_ROOM_SHARE if self.is_tight(specs) else min(max(share, LEAST_ROOM_SHARE), MOST_ROOM_SHARE)
         return self.device.free_bytes() < wanted * self.device.memory_bytes
