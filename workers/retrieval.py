@@ -10,7 +10,7 @@ from uuid import UUID
 
 from cupilot.domain.errors import CupilotError
 from cupilot.domain.evaluation import Preparation
-from cupilot.domain.job import JobSpec
+from cupilot.domain.job import AgentKind, JobSpec
 from cupilot.domain.pool import PoolMatch, PoolQuestion, question_of
 from cupilot.domain.strategy import Strategy
 from cupilot.domain.technique import catalogue
@@ -51,7 +51,7 @@ def retrieved(
                 UUID(team),
                 question,
                 half_life_days=tools.settings.pool_half_life_days,
-                applicable=partial(objection, briefing),
+                applicable=partial(objection, briefing, spec.agents),
             )
     except CupilotError as error:
         logger.warning("strategy pool not available: %s", error)
@@ -86,8 +86,11 @@ def lessons_for(
         return []
 
 
-def objection(briefing: Briefing, strategy: Strategy) -> str | None:
-    """Return why a job cannot apply a strategy, beyond what the catalogue says of targets and policies."""
+def objection(briefing: Briefing, agents: AgentKind, strategy: Strategy) -> str | None:
+    """Return why a job cannot apply a strategy, beyond what the catalogue says of targets and policies.
+
+    What keeps a template from rendering it is no reason where a model may write the kernel.
+    """
     from agents.playbook.preconditions import unmet
 
     arch = briefing.device.arch
@@ -97,7 +100,7 @@ def objection(briefing: Briefing, strategy: Strategy) -> str | None:
         technique = catalogue().get(name)
         if technique is not None and not technique.runs_on(arch):
             return f"{arch} lacks what {name} needs"
-    return unmet(briefing, strategy)
+    return unmet(briefing, strategy) if agents is AgentKind.PLAYBOOK else None
 
 
 def _question(
