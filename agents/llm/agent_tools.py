@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic.json_schema import GenerateJsonSchema
 
 from agents.interface import Agents, Attempt, Briefing, Draft, Example, Work
 from agents.llm import answers, candidates, offered, prompt
@@ -21,6 +23,9 @@ from cupilot.domain.evolution.notes import MAX_INSIGHT
 from cupilot.domain.evolution.novelty import kernel_key
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.technique import catalogue
+
+INSIGHT_CHARACTERS = 300
+"""Of what is told of each measured kernel's approach."""
 
 FINISHED = "finished"
 """Reason of an end: the agent itself saw nothing left to gain."""
@@ -144,6 +149,16 @@ def finish(desk: Desk, arguments: _Finish) -> Ended:  # noqa: ARG001
     return Ended(reason=FINISHED)
 
 
+class _WithoutTitles(GenerateJsonSchema):
+    """Schemas without titles, which repeat the fields' names and tell those of classes."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+        return False
+
+    def model_schema(self, schema: Any) -> dict[str, Any]:
+        return {name: value for name, value in super().model_schema(schema).items() if name != "title"}
+
+
 @dataclass(frozen=True)
 class _Tool:
     run: Callable[[Desk, Any], str | Ended]
@@ -154,7 +169,7 @@ class _Tool:
         function: dict[str, JsonValue] = {
             "name": self.run.__name__,
             "description": self.run.__doc__ or "",
-            "parameters": self.arguments.model_json_schema(),
+            "parameters": self.arguments.model_json_schema(schema_generator=_WithoutTitles),
         }
         return {"type": "function", "function": function}
 
@@ -191,7 +206,8 @@ def run_tool(desk: Desk, name: str, arguments: str) -> str | Ended:
 
 def outcome_of(trial: Attempt) -> str:
     """Return what a kernel was and came to, in a line or two."""
-    approach = prompt.data("approach", trial.insight[:300]) if trial.insight else ""
+    insight = textwrap.shorten(trial.insight, INSIGHT_CHARACTERS, placeholder=" ...")
+    approach = prompt.data("approach", insight) if insight else ""
     return "\n".join(filter(None, [approach, candidates.measured(trial.evaluation)]))
 
 
