@@ -1,9 +1,9 @@
 """Keep an experiment with a language model as the study's record: ``python -m benchmarks.study EXPERIMENT``.
 
-Matrices are ``benchmarks/study.toml`` and ``benchmarks/study_parts.toml``: run one with ``cupilot experiment run`` on
-a service that has a model. Writes ``benchmarks/results/study_cpu.json`` (``study_parts_cpu.json``), the report as the
-service gives it, and beside it an archive of the prompts and the answers, which ``--prompts`` holds as files
-``asked/KEY`` and ``answered/KEY.txt``.
+Matrices are ``study.toml``, ``study_parts.toml`` and ``study_agents.toml`` in ``benchmarks``: run one with
+``cupilot experiment run`` on a service that has a model. Writes ``benchmarks/results/study_cpu.json`` (or that of the
+other matrix), the report as the service gives it, and beside it an archive of the prompts and the answers, which
+``--prompts`` holds as files ``asked/KEY`` and ``answered/KEY.txt``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks import records
 from cupilot.client import Client
 
-MATRICES = ("study", "study_parts")
+MATRICES = ("study", "study_parts", "study_agents")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,8 +1,8 @@
 """Writes ``docs/study.md`` from the studies' records: ``python -m benchmarks.study_page --write``.
 
-Reads ``study_cpu.json`` and ``study_parts_cpu.json`` in ``benchmarks/results``, which ``benchmarks.study`` wrote. The
-page's figures are drawn beside it, as ``docs/study.svg`` and ``docs/study_parts.svg``. Without ``--write`` it prints
-the page, and ends with status 1 where the file differs.
+Reads ``study_cpu.json``, ``study_parts_cpu.json`` and ``study_agents_cpu.json`` in ``benchmarks/results``, which
+``benchmarks.study`` wrote. The page's figures are drawn beside it, each with its matrix's name. Without ``--write`` it
+prints the page, and ends with status 1 where the file differs.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PAGE = Path(__file__).parents[1] / "docs/study.md"
 _HEAD = """# The study
 
 With this page you can see what crossing strategies was worth against crossing code, and against asking the same model
-again and again; what the pool of earlier runs and roofline guidance were worth; and what so few runs can and cannot
-show.
+again and again; what the pool of earlier runs, roofline guidance and alignment were worth, and how an agent with tools
+and EvoEngineer did; and what so few runs can and cannot show.
 
 All agents were played by {model}.
 Each arm got the same problems at small size on a CPU, one job each, in which it might make as many kernels as the
 others, by [experiments](experiments.md). Each job's best was measured again in fresh processes; speedups are those.
-Alignment was off, since it costs a call a kernel.
+Alignment was off but for one arm, since it costs a call a kernel.
 """
 
 _CROSSOVER = """
@@ -53,6 +53,17 @@ _PARTS = """
 
 Each made at most {budget} kernels a job. The problems are others than above, of the same families. The jobs ran on two
 occasions on one machine.
+"""
+
+_AGENTS = """
+## Alignment, an agent with tools, and EvoEngineer
+
+- *strategies* is `sce` with three first kernels and one elite, so two children.
+- *with alignment* is the same, with a call for each kernel that compares its strategy with what its code shows.
+- *agentic* is one model that works on one kernel with tools, over at most five measurements.
+- *evoengineer-full* asks for three kernels from nothing, then for two by crossover and mutation of code, with insights.
+
+Each might measure {budget} kernels a job. The pool was empty.
 """
 
 _SOURCE = """
@@ -92,13 +103,13 @@ _TAIL = """
 One seed a problem, one model, and small problems on two cores, where the interval of a single kernel is wide. The
 answers are not independent: a conversation with the model answered prompts of several arms in turn and could remember
 the ones before, which makes arms more alike than separate calls would. In the second study some had seen measured
-kernels of another arm before they wrote first ones, and varied repeated prompts of best of n on purpose. Whether
-alignment helps, and the agentic method, were not tried; an arm takes up to {minutes:.0f} minutes of measuring here.
-Longer searches, in which children have better parents, may come out otherwise.
+kernels of another arm before they wrote first ones, and varied repeated prompts of best of n on purpose; in the third
+some used again what they had written for other prompts of a problem. An arm takes up to {minutes:.0f} minutes of
+measuring here. Longer searches, in which children have better parents, may come out otherwise.
 """
 
-_ORDER = ("first", "second")
-_INTRODUCTIONS = dict(zip(MATRICES, (_CROSSOVER, _PARTS), strict=True))
+_ORDER = ("first", "second", "third")
+_INTRODUCTIONS = dict(zip(MATRICES, (_CROSSOVER, _PARTS, _AGENTS), strict=True))
 
 
 def page() -> str:

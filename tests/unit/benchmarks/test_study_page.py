@@ -31,8 +31,8 @@ def test_the_archive_is_the_recorded_one_and_has_an_answer_to_each_prompt(matrix
 def test_what_the_page_says_in_words_is_so(matrix: str) -> None:
     report = study_page.report_of(records.read(f"{matrix}_cpu"))
     assert sum(row.valid for row in report.outcomes) >= 0.95 * sum(row.judged for row in report.outcomes)
-    assert {arm.method.get("alignment", False) for arm in report.experiment.arms} == {False}
-    assert "agentic" not in {arm.method["name"] for arm in report.experiment.arms}
+    aligned = [arm.name for arm in report.experiment.arms if arm.method.get("alignment", False)]
+    assert aligned == (["with alignment"] if matrix == "study_agents" else [])
 
 
 @pytest.mark.parametrize("matrix", study.MATRICES)
