@@ -29,7 +29,7 @@ and EvoEngineer did; and what so few runs can and cannot show.
 All agents were played by {model}.
 Each arm got the same problems at small size on a CPU, one job each, in which it might make as many kernels as the
 others, by [experiments](experiments.md). Each job's best was measured again in fresh processes; speedups are those.
-Alignment was off but for one arm, since it costs a call a kernel.
+Alignment was off except in one arm, since it costs a call for each kernel.
 """
 
 _CROSSOVER = """
@@ -95,7 +95,7 @@ _TAIL = """
 ## What they show
 
 {findings}
-- **The model made few mistakes that the judge found**: {valid} of {judged} kernels count. Hardly anything had to be
+- **The model made few mistakes that the judge found**: {valid} of {judged} candidates count. Hardly anything had to be
   repaired, so these problems cannot tell a crossover that keeps kernels right from one that breaks them.
 
 ## What they cannot show

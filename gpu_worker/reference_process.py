@@ -82,10 +82,9 @@ class ReferenceProcess:
         """Continue after :meth:`pause`."""
         self._child.thaw()
 
-    def spread_threads(self) -> None:
-        """Give each thread that works a core of its own, where this target runs on cores."""
-        if self._cpus is not None:
-            self._child.spread(self._cpus)
+    def pin_threads(self) -> None:
+        """Pin each thread that works to a core of its own, where the target is the CPU."""
+        self._child.pin_threads(self._cpus)
 
     def overrun(self) -> bool:
         """Return whether it has started an absurd number of processes."""

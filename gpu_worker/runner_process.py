@@ -111,10 +111,9 @@ class RunnerProcess:
         self._held = on
         return Held(at=moment - awake, awake=awake)
 
-    def spread_threads(self) -> None:
-        """Give each thread that works a core of its own, where this target runs on cores."""
-        if self._cpus is not None:
-            self._child.spread(self._cpus)
+    def pin_threads(self) -> None:
+        """Pin each thread that works to a core of its own, where the target is the CPU."""
+        self._child.pin_threads(self._cpus)
 
     def overrun(self) -> bool:
         """Kill a runner that starts processes without end; whether it was killed for that."""

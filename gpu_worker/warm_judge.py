@@ -139,8 +139,8 @@ class WarmJudge:
         def hold(on: bool) -> messages.Held:
             held = runner.hold(on)
             if on:
-                runner.spread_threads()
-                reference.spread_threads()
+                runner.pin_threads()
+                reference.pin_threads()
             return held
 
         def cancelled() -> bool:
@@ -242,7 +242,7 @@ class WarmJudge:
             timeout,
             self._watching(cancelled),
             descriptors=[reference.channel()],
-            on_stage=lambda _: reference.spread_threads(),
+            on_stage=lambda _: reference.pin_threads(),
         )
         accepted = self._accepted(answer, expected)
         reference.pause()

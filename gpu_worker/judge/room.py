@@ -1,8 +1,8 @@
 """Device memory that the judge and the reference process leave to each other.
 
 What either keeps for its next question saves allocations, which take most of the time of a large problem. So it is kept
-while there is room: where a problem's tensors are large for the device, where hardly any memory is free, or where there
-was too little once, it is given back.
+while there is room: where a problem's tensors are large for the device, where too little memory is free for copies of
+what is handed over, or where there was too little once, it is given back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LARGE_SHARE = 0.25
 """Of the judge's part of the memory: tensors that together take more are copied several times, by both processes."""
 
 COPIES = 3
-"""Of a problem's tensors, beside those that are kept, which the other process may make."""
+"""Of what is handed over in one direction, which the other process may make beside what is kept."""
 
 LEAST_ROOM_SHARE = 0.25
 MOST_ROOM_SHARE = 0.75

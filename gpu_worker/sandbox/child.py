@@ -19,7 +19,7 @@ from gpu_worker.sandbox import private_user
 from gpu_worker.sandbox.cgroup import ControlGroup
 from gpu_worker.sandbox.family import Family, descendants
 from gpu_worker.sandbox.leftovers import remove_tree
-from gpu_worker.sandbox.spread import Spread
+from gpu_worker.sandbox.pinning import Pinning
 from gpu_worker.sandbox.watch import Excess, Watch
 
 MAX_CAPTURE_BYTES = 8 * 2**20
@@ -109,7 +109,7 @@ class Child:
         self._init: int | None = None
         self._may_start_processes = may_start_processes
         self._family: Family | None = None
-        self._spread: Spread | None = None
+        self._pinning: Pinning | None = None
         assert process.stdout is not None
         assert process.stderr is not None
         self._stdout = _Capture(process.stdout)
@@ -229,11 +229,13 @@ class Child:
         """Return the processor time that the program used while it was last frozen."""
         return self._family.awake_seconds if self._family else 0.0
 
-    def spread(self, cpus: Sequence[int]) -> None:
-        """Give each thread of the program that works one of these cores; see :meth:`Spread.renew`."""
+    def pin_threads(self, cpus: Sequence[int] | None) -> None:
+        """Pin threads of the program to these cores, if any are given; see :meth:`Pinning.update`."""
+        if cpus is None:
+            return
         with contextlib.suppress(ProcessLookupError):
-            self._spread = self._spread or Spread(self.program_pid(), cpus)
-            self._spread.renew()
+            self._pinning = self._pinning or Pinning(self.program_pid(), cpus)
+            self._pinning.update()
 
     def processes(self) -> int:
         """Return number of processes that live in the sandbox now."""

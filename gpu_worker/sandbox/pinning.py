@@ -1,7 +1,7 @@
-"""One core for each thread that works, chosen from outside: a sandboxed program may not choose its cores.
+"""Pins each thread that works to a core of its own, from outside: a sandboxed program may not choose its cores.
 
-A scheduler often leaves the threads of a team on one core for milliseconds after they woke, so that a block of launches
-takes twice the time, or ten times where the threads wait for each other.
+A scheduler often leaves the threads of an OpenMP team on one core for milliseconds after they woke, which a block of
+launches then takes longer, most of all where the threads wait for each other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ WORKS = 0.05
 """A thread works if it used more than this share of the time of the one that worked most."""
 
 
-class Spread:
+class Pinning:
     """The threads of one process on the cores that it may use."""
 
     def __init__(self, pid: int, cpus: Sequence[int]) -> None:
@@ -23,26 +23,26 @@ class Spread:
         self._cpus = cpus
         self._used: dict[int, int] = {}
         """Nanoseconds on a core by thread, when it was last looked at."""
-        self._chosen: dict[int, int] = {}
+        self._pinned: dict[int, int] = {}
         """Cores by thread."""
 
-    def renew(self) -> None:
-        """Give each thread that works a core of its own, where there are several of them and no more than cores.
+    def update(self) -> None:
+        """Pin each thread that works to a core of its own, where there are several of them and no more than cores.
 
-        All others may use all cores: a thread begins with those of the one that started it.
+        All others may use all cores: a thread inherits those of the one that started it.
         """
         if len(self._cpus) == 1:
             return
         used = self._nanoseconds()
-        chosen = {thread: cpu for thread, cpu in self._chosen.items() if thread in used}
+        pinned = {thread: cpu for thread, cpu in self._pinned.items() if thread in used}
         working = self._working(used)
-        if not chosen.keys() >= set(working):
-            chosen = dict(zip(working, self._cpus, strict=False)) if 1 < len(working) <= len(self._cpus) else {}
+        if not pinned.keys() >= set(working):
+            pinned = dict(zip(working, self._cpus, strict=False)) if 1 < len(working) <= len(self._cpus) else {}
         for thread in used:
-            cpu = chosen.get(thread)
-            if thread not in self._used or cpu != self._chosen.get(thread):
-                _bind(thread, self._cpus if cpu is None else [cpu])
-        self._used, self._chosen = used, chosen
+            cpu = pinned.get(thread)
+            if thread not in self._used or cpu != self._pinned.get(thread):
+                _set_affinity(thread, self._cpus if cpu is None else [cpu])
+        self._used, self._pinned = used, pinned
 
     def _working(self, used: Mapping[int, int]) -> list[int]:
         """Return the threads that worked since the last look."""
@@ -60,7 +60,7 @@ class Spread:
         return used
 
 
-def _bind(thread: int, cpus: Sequence[int]) -> None:
+def _set_affinity(thread: int, cpus: Sequence[int]) -> None:
     """Let a thread run on these cores alone; nothing where it has ended, or is another user's."""
     with contextlib.suppress(OSError):
         os.sched_setaffinity(thread, cpus)

@@ -1,4 +1,4 @@
-"""Threads of a program, each on a core of its own, chosen from outside."""
+"""Threads of a program, each pinned to a core of its own, from outside."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker.sandbox import spread as module
-from gpu_worker.sandbox.spread import Spread
+from gpu_worker.sandbox import pinning as module
+from gpu_worker.sandbox.pinning import Pinning
 
 CPUS = (3, 5)
 TEAM = """
@@ -34,12 +34,12 @@ class Threads:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.used: dict[int, int] = {}
         self.cpus: dict[int, tuple[int, ...]] = {}
-        self.bindings = 0
-        monkeypatch.setattr(Spread, "_nanoseconds", lambda _: dict(self.used))
-        monkeypatch.setattr(module, "_bind", self._bind)
+        self.calls = 0
+        monkeypatch.setattr(Pinning, "_nanoseconds", lambda _: dict(self.used))
+        monkeypatch.setattr(module, "_set_affinity", self._set_affinity)
 
-    def _bind(self, thread: int, cpus: tuple[int, ...]) -> None:
-        self.bindings += 1
+    def _set_affinity(self, thread: int, cpus: tuple[int, ...]) -> None:
+        self.calls += 1
         self.cpus[thread] = tuple(cpus)
 
     def work(self, **nanoseconds: int) -> None:
@@ -57,50 +57,50 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
 
 
 def test_threads_that_work_get_a_core_each_and_keep_it(threads: Threads) -> None:
-    spread = Spread(1, CPUS)
+    pinning = Pinning(1, CPUS)
     threads.work(a=1000, b=900, c=10)
-    spread.renew()
+    pinning.update()
     assert {threads.of("a"), threads.of("b")} == {(3,), (5,)}
     assert threads.of("c") == CPUS
-    before = threads.bindings
+    before = threads.calls
     threads.work(a=50)  # alone, or none: the team waits
-    spread.renew()
-    spread.renew()
-    assert threads.bindings == before
+    pinning.update()
+    pinning.update()
+    assert threads.calls == before
 
 
 def test_one_thread_alone_may_use_all_cores(threads: Threads) -> None:
-    spread = Spread(1, CPUS)
+    pinning = Pinning(1, CPUS)
     threads.work(a=1000)
-    spread.renew()
+    pinning.update()
     assert threads.of("a") == CPUS
 
 
 def test_more_threads_than_cores_may_use_all_of_them(threads: Threads) -> None:
-    spread = Spread(1, CPUS)
+    pinning = Pinning(1, CPUS)
     threads.work(a=1000, b=1000)
-    spread.renew()
+    pinning.update()
     threads.work(a=1000, b=1000, c=1000)
-    spread.renew()
+    pinning.update()
     assert [threads.of(name) for name in "abc"] == [CPUS] * 3
 
 
-def test_a_thread_that_a_bound_one_started_may_use_all_cores(threads: Threads) -> None:
-    spread = Spread(1, CPUS)
+def test_a_thread_that_a_pinned_one_started_may_use_all_cores(threads: Threads) -> None:
+    pinning = Pinning(1, CPUS)
     threads.work(a=1000, b=1000)
-    spread.renew()
+    pinning.update()
     threads.work(a=1000, b=1000, c=1)
-    spread.renew()
+    pinning.update()
     assert threads.of("c") == CPUS
 
 
 def test_another_thread_takes_the_core_of_one_that_ended(threads: Threads) -> None:
-    spread = Spread(1, CPUS)
+    pinning = Pinning(1, CPUS)
     threads.work(a=1000, b=1000)
-    spread.renew()
+    pinning.update()
     del threads.used[ord("b")]
     threads.work(a=1000, c=1000)
-    spread.renew()
+    pinning.update()
     assert {threads.of("a"), threads.of("c")} == {(3,), (5,)}
 
 
@@ -117,20 +117,21 @@ def team() -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_the_threads_of_a_real_program_are_bound(team: subprocess.Popen[str]) -> None:
-    cpus = sorted(os.sched_getaffinity(0))[:2]
-    spread = Spread(team.pid, cpus)
-    spread.renew()  # what was used until now, by whichever thread
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+def test_the_threads_of_a_real_program_are_pinned(team: subprocess.Popen[str]) -> None:
+    os.sched_setaffinity(team.pid, range(os.cpu_count() or 1))  # this process may itself have one core of them
+    cpus = sorted(os.sched_getaffinity(team.pid))[:2]
+    pinning = Pinning(team.pid, cpus)
+    pinning.update()  # what was used until now, by whichever thread
     deadline = time.monotonic() + 60
-    bound: list[set[int]] = []
-    while {frozenset(cores) for cores in bound} != {frozenset([cpu]) for cpu in cpus} and time.monotonic() < deadline:
+    pinned: list[set[int]] = []
+    while {frozenset(cores) for cores in pinned} != {frozenset([cpu]) for cpu in cpus} and time.monotonic() < deadline:
         time.sleep(0.1)
-        spread.renew()
+        pinning.update()
         others = [int(task.name) for task in Path(f"/proc/{team.pid}/task").iterdir() if int(task.name) != team.pid]
-        bound = [os.sched_getaffinity(thread) for thread in others]
-    assert sorted(bound) == [{cpu} for cpu in cpus]
+        pinned = [os.sched_getaffinity(thread) for thread in others]
+    assert sorted(pinned) == [{cpu} for cpu in cpus]
 
 
 def test_a_program_that_has_ended_has_no_threads() -> None:
-    Spread(2**22 - 1, CPUS).renew()
+    Pinning(2**22 - 1, CPUS).update()
