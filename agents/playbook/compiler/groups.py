@@ -6,7 +6,7 @@ launch where that is its only use (an epilogue). Groups hand each other tensors 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agents.playbook.compiler.tensors import (
@@ -22,7 +22,7 @@ from agents.playbook.compiler.tensors import (
     as_stored,
     variables,
 )
-from agents.playbook.compiler.terms import Affine, Term, affine, make, rewritten
+from agents.playbook.compiler.terms import HALVES, Affine, Term, affine, make, rewritten
 from agents.playbook.ordering import walk
 
 ALIGNMENT = 256
@@ -90,10 +90,34 @@ def cut(outputs: Sequence[tuple[str, Tensor]]) -> Program:
     groups: dict[Tensor, Group] = {}
     for tensor in names:
         _visit(tensor, groups, order, names)
+    _widen(order, groups, names)
     program = Program(_with_epilogues([groups[tensor] for tensor in order], names), names=names)
     _check_order(program)
     _place(program)
     return program
+
+
+def _widen(order: Sequence[Tensor], groups: dict[Tensor, Group], names: Mapping[Tensor, str]) -> None:
+    """Keep 16-bit tensors between launches in float32, so that nothing is rounded before the end.
+
+    A kernel is held to what float32 inside attains. Factors of products stay as they are: products of 16-bit tensors
+    have a rounding of their factors in any case.
+    """
+    factors = {tensor for group in groups.values() for tensor in _factors(group)}
+    elsewhere = {tensor for group in groups.values() for tensor in group.loads() if tensor not in _factors(group)}
+    for tensor in order:
+        if tensor.dtype in HALVES and tensor not in names and tensor not in factors - elsewhere:
+            tensor.dtype = "float32"
+            groups[tensor] = _group(tensor, "")
+
+
+def _factors(group: Group) -> set[Tensor]:
+    """Return the tensors that a sum of products reads as one of its factors alone."""
+    argument, source = group.argument, group.source
+    if argument is None or argument.op != "mul" or not isinstance(source, Reduce) or source.kind != "sum":
+        return set()
+    bare = [arg.args[0] if arg.op == "cast" else arg for arg in argument.args]
+    return {term.data for term in bare if term.op == "load"}
 
 
 def _own(tensor: Tensor, names: dict[Tensor, str]) -> Tensor:

@@ -158,7 +158,8 @@ class Lowering:
         return self.places[name].tensor()
 
     def _node(self, node: GraphNode) -> None:
-        call = Call(node, self._value, self.dtypes)
+        given = frozenset(spec.dtype.value for spec in self.facts.with_role(Role.INPUT, Role.PARAMETER, Role.BUFFER))
+        call = Call(node, self._value, self.dtypes, given)
         if any(0 in shape for shape in node.shapes) and prod(node.shapes[0]) == 0:
             for name in node.results:
                 self._add(name, Place(Tensor(tuple(node.shapes[0]), node.dtypes[0].removeprefix("torch."))))

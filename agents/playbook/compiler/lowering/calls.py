@@ -44,6 +44,8 @@ class Call:
     value: Callable[[str], Tensor]
     dtypes: Mapping[str, str] = field(default_factory=dict)
     """Types of values in the reference."""
+    given: frozenset[str] = frozenset()
+    """Types of the tensors that the caller gives."""
     asked: set[str] = field(default_factory=set)
     """Names of arguments that lowering looked at."""
     updates: dict[str, Tensor] = field(default_factory=dict)

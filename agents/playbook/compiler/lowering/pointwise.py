@@ -12,6 +12,7 @@ from agents.playbook.compiler.terms import (
     COMPARISONS,
     EIGHTS,
     FLOATS,
+    HALVES,
     INTEGERS,
     Term,
     cast,
@@ -40,9 +41,7 @@ def lower(call: Call, op: str) -> Tensor | None:
     """Return the map of a pointwise call; None for a call that is not pointwise."""
     name = op.split(".")[1]
     if op in _CASTS:
-        return (
-            as_eight_bits(call.tensor(0), call.dtype) if call.dtype in EIGHTS else converted(call.tensor(0), call.dtype)
-        )
+        return _cast(call)
     if name in SHIFTS and call.dtype in INTEGERS:
         kind, shift = call.dtype, SHIFTS[name]
         operands = [_operand(call, item) for item in call.node.args]
@@ -55,9 +54,27 @@ def lower(call: Call, op: str) -> Tensor | None:
     return None if build is None else _formula(call, build)
 
 
+def _cast(call: Call) -> Tensor:
+    """Return the tensor in the type that the reference asks for.
+
+    It is rounded to a type that no given tensor has. One that some have is most often asked for as that tensor's type,
+    which is another where the exact answer is computed, so that nothing is rounded.
+    """
+    source, dtype = call.tensor(0), call.dtype
+    if dtype in EIGHTS:
+        return as_eight_bits(source, dtype)
+    if dtype in HALVES and dtype not in call.given:
+        return mapped(source.shape, dtype, lambda index: _stored(source.at(index), dtype))
+    return converted(source, dtype)
+
+
 def converted(tensor: Tensor, dtype: str) -> Map:
-    """Return the tensor in another storage type, rounded to it."""
-    return mapped(tensor.shape, dtype, lambda index: _stored(tensor.at(index), dtype))
+    """Return the tensor in another storage type; what is rounded to 16 bits is so where it is stored, not before."""
+    return mapped(
+        tensor.shape,
+        dtype,
+        lambda index: truth(tensor.at(index)) if dtype == BOOL else cast(tensor.at(index), register(dtype)),
+    )
 
 
 def as_eight_bits(tensor: Tensor, dtype: str) -> Map:
