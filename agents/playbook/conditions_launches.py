@@ -2,19 +2,73 @@
 
 from __future__ import annotations
 
-from agents.playbook.compiler.cuda_tiles import LARGEST_TILE
-from agents.playbook.compiler.program import refusal_of_tiles
+from agents.playbook.compiler import cuda_mma
+from agents.playbook.compiler.cuda_tiles import LARGEST_TILE, arithmetic_of
+from agents.playbook.compiler.products import factor_types, products
+from agents.playbook.compiler.program import program_of, refusal_of_tiles
 from agents.playbook.conditions import Case, Check
 from agents.playbook.operators import Launches
+from agents.playbook.templates.launches import tiles_of
+from cupilot.domain.problem import NumericsPolicy
+
+SHARED_BYTES = 40 * 1024
+"""Of static shared memory, which launches that share a grid have for each of their groups."""
+FEWEST_STAGES = 3
+"""Pairs of tiles from which on copies run ahead of what is multiplied."""
+_TYPES = {"half": "float16", "bfloat16": "bfloat16"}
 
 
 def _tiling(case: Case) -> str | None:
     assert isinstance(case.operator, Launches)
-    if any(case.number("shared_tiling", name) > LARGEST_TILE for name in ("tile_m", "tile_n")):
+    m, n, k = (case.number("shared_tiling", name) for name in ("tile_m", "tile_n", "tile_k"))
+    if max(m, n) > LARGEST_TILE:
         return f"tiles of more than {LARGEST_TILE} rows or columns do not fit the registers"
+    if "tensor_cores" not in case.options and 2 * k * (m + n + 8) * 4 > SHARED_BYTES:
+        return f"two pairs of tiles, {k} deep, do not fit {SHARED_BYTES} bytes of shared memory"
     return refusal_of_tiles(case.operator.facts)
 
 
-CUDA: dict[str, Check] = {"shared_tiling": _tiling}
+def _tensor_cores(case: Case) -> str | None:
+    assert isinstance(case.operator, Launches)
+    precision = case.options.text("tensor_cores", "precision")
+    wide = precision == "tf32"
+    if not wide and case.policy is not NumericsPolicy.HALF:
+        return f"16-bit operands are not allowed under the policy {case.policy.value}"
+    m, n, k = (case.number("shared_tiling", name) for name in ("tile_m", "tile_n", "tile_k"))
+    if k < (8 if wide else 16):
+        return "the tile is not deep enough"
+    rectangle = cuda_mma.rectangle(m, n)
+    if (case.number("tensor_cores", "warp_m"), case.number("tensor_cores", "warp_n")) != rectangle:
+        return f"eight warps divide this tile into {rectangle[0]} by {rectangle[1]}"
+    types = factor_types(program_of(case.operator.facts).groups)
+    if wide:
+        return "operands have 16 bits" if types else None
+    if precision == "bfloat16" and not types:
+        return "it has too few digits for operands of float32"
+    return f"operands are {', '.join(sorted(types))}" if types - {_TYPES[precision]} else None
 
+
+def _async_copy(case: Case) -> str | None:
+    assert isinstance(case.operator, Launches)
+    tiles = tiles_of(case.options)
+    if tiles is None or not tiles.precision:
+        return "it is written for tensor cores"
+    if tiles.stages < FEWEST_STAGES:
+        return f"fewer than {FEWEST_STAGES} stages do not run ahead"
+    made = [
+        arithmetic_of(group, reduction, product, tiles)
+        for group, reduction, product in products(program_of(case.operator.facts).groups)
+    ]
+    if not any(operand.is_copied for each in made for operand in (each.first, each.second)):
+        return "no operand lies in packs of 16 bytes, as it is multiplied"
+    needed = max(each.shared_bytes for each in made)
+    limit = case.device.shared_bytes_per_block
+    return f"the tiles need {needed} bytes of shared memory, a block has {limit}" if needed > limit else None
+
+
+CUDA: dict[str, Check] = {
+    "shared_tiling": _tiling,
+    "tensor_cores": _tensor_cores,
+    "async_copy": _async_copy,
+}
 CPU: dict[str, Check] = {}

@@ -141,6 +141,18 @@ _MATMUL_CPU = (
     "threads: threads only",
 )
 _LAUNCHES_CUDA = (
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=32), tensor_cores(precision=bfloat16, warp_m=64, warp_n=32), "
+    "async_copy(stages=4): products on tensor cores, fed asynchronously",
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=32), tensor_cores(precision=half, warp_m=64, warp_n=32), "
+    "async_copy(stages=4): the same for float16, and for float32 under the policy half",
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=16), tensor_cores(precision=tf32, warp_m=64, warp_n=32), "
+    "async_copy(stages=4): the same with operands of tf32",
+    "shared_tiling(tile_m=128, tile_n=64, tile_k=32), tensor_cores(precision=bfloat16, warp_m=32, warp_n=32), "
+    "async_copy(stages=4): smaller tiles, more blocks",
+    "shared_tiling(tile_m=128, tile_n=64, tile_k=32), tensor_cores(precision=half, warp_m=32, warp_n=32), "
+    "async_copy(stages=4): smaller tiles, more blocks",
+    "shared_tiling(tile_m=128, tile_n=64, tile_k=16), tensor_cores(precision=tf32, warp_m=32, warp_n=32), "
+    "async_copy(stages=4): smaller tiles, more blocks",
     "shared_tiling(tile_m=128, tile_n=64, tile_k=16): products in tiles, eight by four results a thread",
     "shared_tiling(tile_m=64, tile_n=64, tile_k=16): smaller tiles, more blocks",
     "shared_tiling(tile_m=128, tile_n=128, tile_k=8): larger tiles for large products",

@@ -8,12 +8,14 @@ from math import prod
 from agents.playbook.compiler import cuda_merged
 from agents.playbook.compiler.accumulators import Accumulator
 from agents.playbook.compiler.cpu import argument_of, indices, loops, order_body, position
-from agents.playbook.compiler.cuda_tiles import Tiles, inner_indices, product_of
-from agents.playbook.compiler.cuda_tiles import body as tiled
+from agents.playbook.compiler.cuda_mma import functions
+from agents.playbook.compiler.cuda_operands import inner_indices
+from agents.playbook.compiler.cuda_tiles import Tiles, tiled
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import Group, Program
 from agents.playbook.compiler.parameters import Pointers, brought, first_values, stores
 from agents.playbook.compiler.preludes import prelude, trimmed
+from agents.playbook.compiler.products import product_of
 from agents.playbook.compiler.shapes_of_work import chunk_level, is_contiguous
 from agents.playbook.compiler.tensors import Reduce, Scan, Scatter
 from cupilot.domain.kernel import MAX_LAUNCHES, Launch, Tunable
@@ -45,12 +47,14 @@ class Cuda:
     def __post_init__(self) -> None:
         self.parts: list[cuda_merged.Part] = []
 
-    def add(self, name: str, group: Group, body: list[str], blocks: int, *, extra: bool = False) -> None:
+    def add(
+        self, name: str, group: Group, body: list[str], blocks: int, *, extra: bool = False, shared_bytes: int = 0
+    ) -> None:
         """Add the work of a launch over so many blocks."""
         workspace = extra or self.pointers.needs_workspace(group)
         text = "\n".join(body)
         used = [line for line in self.pointers.declarations(group) if declared(line) in text]
-        part = cuda_merged.Part(name, group, (*used, *body), min(blocks, 2**31 - 1), workspace)
+        part = cuda_merged.Part(name, group, (*used, *body), min(blocks, 2**31 - 1), workspace, shared_bytes)
         self.parts.append(part)
 
     def kernels(self) -> tuple[list[str], list[Launch], dict[str, Tunable]]:
@@ -74,7 +78,13 @@ class Cuda:
 
     def _launch(self, part: cuda_merged.Part) -> Launch:
         arguments = self.pointers.launch_arguments([part.group], workspace=part.workspace)
-        return Launch(kernel=part.name, args=arguments, grid=(str(part.blocks),), block=(str(BLOCK),))
+        return Launch(
+            kernel=part.name,
+            args=arguments,
+            grid=(str(part.blocks),),
+            block=(str(BLOCK),),
+            shared_bytes=str(part.shared_bytes),
+        )
 
 
 def declared(line: str) -> str:
@@ -103,6 +113,8 @@ def render(
     kernels, launches, tunables = work.kernels()
     body = "\n\n".join(kernels)
     barrier = "#include <cooperative_groups.h>\n" if tunables else ""
+    if tiles is not None and tiles.precision:
+        body = f"{functions(tiles.precision)}\n\n{body}"
     text = f'#include "problem.h"\n{barrier}{trimmed(prelude(index_type, cuda=True), body)}\n\n{body}\n'
     return text, launches, tunables, work.workspace_bytes
 
@@ -136,8 +148,8 @@ def _reduction(work: Cuda, name: str, group: Group, reduction: Reduce) -> None:
     results, terms = prod(group.shape), prod(reduction.extents)
     product = product_of(group) if work.tiles is not None else None
     if product is not None and work.tiles is not None:
-        lines, blocks = tiled(group, reduction, product, work.tiles, work.pointers)
-        work.add(name, group, lines, blocks)
+        made = tiled(group, reduction, product, work.tiles, work.pointers)
+        work.add(name, group, made.lines, made.blocks, shared_bytes=made.shared_bytes)
         return
     accumulator = Accumulator(reduction.kind, reduction.value)
     by_rows = terms > SHORT and is_contiguous(group, group.inner[-1]) and reduction.extents[-1] >= 32

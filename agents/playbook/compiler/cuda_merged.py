@@ -34,6 +34,8 @@ class Part:
     lines: tuple[str, ...]
     blocks: int
     workspace: bool
+    shared_bytes: int = 0
+    """Dynamic shared memory of a block."""
 
 
 def segments(parts: Sequence[Part], most: int) -> list[list[Part]]:
@@ -72,7 +74,14 @@ def merged(parts: Sequence[Part], pointers: Pointers, threads: int) -> tuple[lis
     head = f'extern "C" __global__ void __launch_bounds__({threads}, 2)'
     entry = [f"{head} {name}({pointers.parameters(groups, workspace=workspace)}) {{", *statements(body, 1), "}"]
     arguments = pointers.launch_arguments(groups, workspace=workspace)
-    launch = Launch(kernel=name, args=arguments, grid=(BLOCKS,), block=(str(threads),), cooperative=True)
+    launch = Launch(
+        kernel=name,
+        args=arguments,
+        grid=(BLOCKS,),
+        block=(str(threads),),
+        shared_bytes=str(max(part.shared_bytes for part in parts)),
+        cooperative=True,
+    )
     return [*functions, "\n".join(entry)], launch
 
 

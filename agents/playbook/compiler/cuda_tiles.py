@@ -2,212 +2,262 @@
 
 The result's axes that only the first factor follows are the rows of a matrix product, those that only the second
 follows its columns, and the rest a batch; the reduced axes are its depth. The group's index maps find every element.
+While one pair of tiles is multiplied, the next is on its way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
+from agents.playbook.compiler import cuda_mma
 from agents.playbook.compiler.cpu import indices
-from agents.playbook.compiler.emission import Emitter, statements
+from agents.playbook.compiler.cuda_operands import Layout, Operand
+from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.parameters import Pointers, stores
-from agents.playbook.compiler.shapes_of_work import depends
+from agents.playbook.compiler.products import Product
 from agents.playbook.compiler.tensors import Reduce
-from agents.playbook.compiler.terms import Term, affine
 
 SIDE = 16
-"""Threads along rows and along columns of a tile."""
-LEAST = 16
-"""Rows, columns and depth below which tiles are mostly empty."""
+"""Threads along rows and along columns of a tile on the scalar units."""
+RUN = 256
+"""Terms that are added in one float32 before they go to the total, where there are many."""
+LONGEST_RUN = 4096
+"""Terms up to which one float32 sums them all."""
 LARGEST_TILE = 128
 """Rows or columns of a tile whose sums fit the registers."""
-RUN = 256
-"""Terms that are added in float32 before they go to the total."""
+ENOUGH_BLOCKS = 128
+"""Blocks that keep a card busy: smaller tiles are taken where there would be fewer."""
+_QUAD = 4
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """Sizes of a block's tile."""
+    """Sizes of a block's tile, and the units that multiply."""
 
     m: int
     n: int
     k: int
+    precision: str = ""
+    """What operands are rounded to for tensor cores, as the technique has it; empty for the scalar units."""
+    stages: int = 2
+    """Pairs of tiles in shared memory; more than two are copied asynchronously."""
+
+    def fitted(self, product: Product, group: Group) -> Tiles:
+        """Return tiles as large, or smaller ones where these would leave most of a card idle."""
+        batches, rows, columns = product.sizes(group)
+        m, n = self.m, self.n
+        least = 32 if self.precision else SIDE
+        while m > least and m // 2 >= rows:
+            m //= 2
+        while n > least and n // 2 >= columns:
+            n //= 2
+        while batches * -(-rows // m) * -(-columns // n) < ENOUGH_BLOCKS and m * n > 2 * 32 * 32:
+            m, n = (m // 2, n) if m >= n else (m, n // 2)
+        if self.precision and m * n < 2 * 32 * 32:
+            m, n = (m, 64) if m <= n else (64, n)
+        return Tiles(m, n, self.k, self.precision, self.stages)
 
 
 @dataclass(frozen=True)
-class Product:
-    """A reduction seen as a matrix product."""
+class Tiled:
+    """Statements of a block, the blocks, and the dynamic shared memory of each."""
 
-    first: Term
-    second: Term
-    batch: list[int]
-    rows: list[int]
-    columns: list[int]
-
-    def sizes(self, group: Group) -> tuple[int, int, int]:
-        """Return batches, rows and columns."""
-        batches, rows, columns = (
-            prod(group.shape[axis] for axis in axes) for axes in (self.batch, self.rows, self.columns)
-        )
-        return batches, rows, columns
+    lines: list[str]
+    blocks: int
+    shared_bytes: int = 0
 
 
-def product_of(group: Group) -> Product | None:
-    """Return how a group is a matrix product of some size; None where it is none."""
-    source, argument = group.source, group.argument
-    if not isinstance(source, Reduce) or source.kind != "sum" or source.value != "float32" or argument is None:
-        return None
-    if argument.op != "mul" or prod(source.extents) < LEAST:
-        return None
-    first, second = argument.args
-    axes: dict[tuple[bool, bool], list[int]] = {(a, b): [] for a in (False, True) for b in (False, True)}
-    for axis, index in enumerate(group.index):
-        key = (depends(first, index), depends(second, index)) if index.op == "index" else (True, True)
-        axes[key].append(axis)
-    batch = sorted([*axes[True, True], *axes[False, False]])
-    product = Product(first, second, batch, axes[True, False], axes[False, True])
-    _, rows, columns = product.sizes(group)
-    return product if rows >= LEAST and columns >= LEAST else None
-
-
-def body(group: Group, reduction: Reduce, product: Product, tiles: Tiles, pointers: Pointers) -> tuple[list[str], int]:
-    """Return the statements of a block, and how many blocks there are."""
+def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, pointers: Pointers) -> Tiled:
+    """Return the work of a product's launch."""
+    tiles = largest.fitted(product, group)
     batches, rows, columns = product.sizes(group)
     across, down = -(-columns // tiles.n), -(-rows // tiles.m)
+    arithmetic = arithmetic_of(group, reduction, product, largest)
+    operands = arithmetic.first, arithmetic.second
     depth = prod(reduction.extents)
-    per_thread = tiles.m // SIDE, tiles.n // SIDE
-    steps = max(1, RUN // tiles.k)
     lines = [
-        f"__shared__ float tile_a[{tiles.k}][{tiles.m} + 1], tile_b[{tiles.k}][{tiles.n} + 1];",
         f"const int n0 = (int)(blockIdx.x % {across}) * {tiles.n};",
         f"const int m0 = (int)(blockIdx.x / {across} % {down}) * {tiles.m};",
         *([f"const long long o = blockIdx.x / {across * down};"] if batches > 1 else []),
         *indices(group, "o", product.batch),
-        f"const int column = threadIdx.x % {SIDE}, row = threadIdx.x / {SIDE};",
-        f"float run[{per_thread[0]}][{per_thread[1]}] = {{}}, total[{per_thread[0]}][{per_thread[1]}] = {{}};",
-        "int steps = 0;",
-        f"for (int k0 = 0; k0 < {depth}; k0 += {tiles.k}) {{",
-        *statements(
-            [
-                *_filled(group, reduction, (product.first, product.rows, "m", rows, tiles.m), tiles.k, pointers),
-                *_filled(group, reduction, (product.second, product.columns, "n", columns, tiles.n), tiles.k, pointers),
-                "__syncthreads();",
-                *_multiplied(tiles),
-                "__syncthreads();",
-                f"if (++steps == {steps}) {{",
-                *statements([*_added(per_thread), "steps = 0;"], 1),
-                "}",
-            ],
-            1,
-        ),
-        "}",
-        *_added(per_thread),
-        *_written(group, product, per_thread, pointers),
     ]
-    return lines, batches * across * down
-
-
-Side = tuple[Term, list[int], str, int, int]
-"""A factor, the axes that it follows, its offset's name, the elements along it, and its tile's width."""
-
-
-def _filled(group: Group, reduction: Reduce, side: Side, depth: int, pointers: Pointers) -> list[str]:
-    """Return the statements that read one factor's tile, neighbours in memory by neighbouring threads."""
-    factor, axes, name, size, width = side
-    emitter = Emitter({}, pointers.of)
-    (value,) = emitter.emit(factor)
-    across = _follows(factor, group.index[axes[-1]]) or not _follows(factor, group.inner[-1])
-    place = [
-        f"const int along = {f'e % {width}' if across else f'e / {depth}'};",
-        f"const int under = {f'e / {width}' if across else f'e % {depth}'};",
-        f"const int {name} = {name}0 + along, r = k0 + under;",
-        "float value = 0;",
-        f"if ({name} < {size} && r < {prod(reduction.extents)}) {{",
-        *statements(
-            [*indices(group, name, axes), *inner_indices(group, reduction), *emitter.lines, f"value = {value};"], 1
-        ),
-        "}",
-        f"tile_{'a' if name == 'm' else 'b'}[under][along] = value;",
+    lines += [
+        *arithmetic.memory(),
+        *(line for operand in operands for line in operand.before()),
+        *arithmetic.sums(),
+        *_moves(operands, pointers),
+        "auto multiply = [&](int buffer) {",
+        *statements(arithmetic.multiplied(), 1),
+        "};",
+        *_loop(operands, -(-depth // tiles.k), arithmetic.stepped()),
+        *arithmetic.written(pointers),
     ]
-    return [
-        f"for (int e = threadIdx.x; e < {width * depth}; e += {SIDE * SIDE}) {{",
-        *statements(place, 1),
-        "}",
+    return Tiled(lines, batches * across * down, arithmetic.shared_bytes)
+
+
+def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Tiles) -> cuda_mma.Arithmetic | _Scalar:
+    """Return operands in tiles and the units that multiply them."""
+    tiles = largest.fitted(product, group)
+    layout = Layout(tiles.k, tiles.precision, tiles.stages if tiles.precision else 2)
+    first = Operand("a", product.first, tuple(product.rows), tiles.m, layout, group, reduction)
+    second = Operand("b", product.second, tuple(product.columns), tiles.n, layout, group, reduction)
+    if tiles.precision:
+        return cuda_mma.Arithmetic(group, product, first, second)
+    return _Scalar(group, product, first, second, prod(reduction.extents))
+
+
+def _moves(operands: tuple[Operand, Operand], pointers: Pointers) -> list[str]:
+    """Return the functions that move tiles: ``start`` copies asynchronously, ``fetch`` reads, ``put`` stores."""
+    parts: list[tuple[str, str, Callable[[Operand], list[str]]]] = [
+        ("start", "int k0, int buffer", lambda operand: operand.started(pointers)),
+        ("fetch", "int k0", lambda operand: operand.fetched(pointers)),
+        ("put", "int buffer", Operand.put),
     ]
-
-
-def inner_indices(group: Group, reduction: Reduce) -> list[str]:
-    """Return the statements that find the indices on the reduced axes from ``r``, their common offset."""
-    lines = []
-    step = prod(reduction.extents)
-    for axis, extent in enumerate(reduction.extents):
-        step //= extent
-        if group.inner[axis].op != "const":
-            quotient = "r" if step == 1 else f"r / {step}"
-            lines.append(f"const idx r{axis} = (idx)({quotient if axis == 0 else f'({quotient}) % {extent}'});")
+    lines = [line for operand in operands for line in operand.registers()]
+    for name, parameters, text in parts:
+        body = [line for operand in operands if operand.is_copied == (name == "start") for line in text(operand)]
+        if body:
+            lines += [f"auto {name} = [&]({parameters}) {{", *statements(body, 1), "};"]
     return lines
 
 
-def _follows(factor: Term, index: Term) -> bool:
-    """Return whether a factor's loads move by one element with an index."""
-    offsets = (term.data.offset(term.args[: len(term.data.shape)]) for term in _loads(factor) if index.op == "index")
-    return any(affine(offset).factors.get(index) == 1 for offset in offsets)
+def _loop(operands: tuple[Operand, Operand], steps: int, stepped: list[str]) -> list[str]:
+    """Return the loop over pairs of tiles.
 
-
-def _loads(factor: Term) -> list[Term]:
-    found, stack, seen = [], [factor], set()
-    while stack:
-        term = stack.pop()
-        if term not in seen:
-            seen.add(term)
-            stack.extend(term.args)
-            found += [term] if term.op == "load" else []
-    return found
-
-
-def _multiplied(tiles: Tiles) -> list[str]:
-    rows, columns = tiles.m // SIDE, tiles.n // SIDE
-    return [
-        "#pragma unroll",
-        f"for (int k = 0; k < {tiles.k}; ++k) {{",
-        *statements(
+    A buffer is written again only after the barrier that follows its last reading: copies run ``stages - 1`` pairs
+    ahead, what goes through registers one.
+    """
+    copied, fetched = (any(operand.is_copied == way for operand in operands) for way in (True, False))
+    stages, k = operands[0].layout.stages, operands[0].layout.depth
+    ahead = stages - 1
+    lines = []
+    if copied:
+        lines += [
+            f"for (int t = 0; t < {ahead}; ++t) {{",
+            f"    if (t < {steps}) start(t * {k}, t);",
+            "    commit_copies();",
+            "}",
+        ]
+    if fetched:
+        lines += ["fetch(0);", "put(0);"]
+    body = [
+        *([f"wait_for_copies<{ahead - 1}>();"] if copied else []),
+        "__syncthreads();",
+        *(
             [
-                f"float a[{rows}], b[{columns}];",
-                "#pragma unroll",
-                f"for (int i = 0; i < {rows}; ++i) a[i] = tile_a[k][row + i * {SIDE}];",
-                "#pragma unroll",
-                f"for (int j = 0; j < {columns}; ++j) b[j] = tile_b[k][column + j * {SIDE}];",
-                *_each((rows, columns), ["run[i][j] += a[i] * b[j];"]),
-            ],
-            1,
+                f"if (t + {ahead} < {steps}) start((t + {ahead}) * {k}, (t + {ahead}) % {stages});",
+                "commit_copies();",
+            ]
+            if copied
+            else []
         ),
-        "}",
+        *([f"if (t + 1 < {steps}) fetch((t + 1) * {k});"] if fetched else []),
+        f"multiply(t % {stages});",
+        *stepped,
+        *([f"if (t + 1 < {steps}) put((t + 1) % {stages});"] if fetched else []),
     ]
+    lines += [f"for (int t = 0; t < {steps}; ++t) {{", *statements(body, 1), "}"]
+    return [*lines, *(["wait_for_copies<0>();"] if copied else []), "__syncthreads();"]
+
+
+@dataclass(frozen=True)
+class _Scalar:
+    """Sums on the scalar units: a rectangle of results a thread, in packs of up to four neighbours."""
+
+    group: Group
+    product: Product
+    first: Operand
+    second: Operand
+    depth: int
+    shared_bytes: int = 0
+    """Dynamic shared memory: none."""
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Return rows and columns of a thread's rectangle."""
+        return self.first.width // SIDE, self.second.width // SIDE
+
+    @property
+    def in_runs(self) -> bool:
+        """Return whether sums are put away now and then."""
+        return self.depth > LONGEST_RUN
+
+    def memory(self) -> list[str]:
+        """Return the declarations of shared memory, aligned for packs of four."""
+        lines = []
+        for operand in (self.first, self.second):
+            size = operand.layout.stages * operand.size // _QUAD
+            lines += [
+                f"__shared__ float4 quads_{operand.letter}[{size}];",
+                f"float* const tile_{operand.letter} = reinterpret_cast<float*>(quads_{operand.letter});",
+            ]
+        return [*lines, f"const int column = threadIdx.x % {SIDE}, row = threadIdx.x / {SIDE};"]
+
+    def sums(self) -> list[str]:
+        """Return the declarations of the sums."""
+        rows, columns = self.counts
+        lines = [f"float run[{rows}][{columns}] = {{}};"]
+        return [*lines, f"float total[{rows}][{columns}] = {{}};"] if self.in_runs else lines
+
+    def multiplied(self) -> list[str]:
+        """Return the statements that multiply a pair of tiles."""
+        rows, columns = self.counts
+        body = [
+            f"float a[{rows}], b[{columns}];",
+            *self._read(self.first, "a", "row", rows),
+            *self._read(self.second, "b", "column", columns),
+            *_each(self.counts, ["run[i][j] += a[i] * b[j];"]),
+        ]
+        return ["#pragma unroll", f"for (int k = 0; k < {self.first.layout.depth}; ++k) {{", *statements(body, 1), "}"]
+
+    def _read(self, operand: Operand, into: str, place: str, count: int) -> list[str]:
+        pack = min(_QUAD, count)
+        kind = {1: "float", 2: "float2", 4: "float4"}[pack]
+        start = f"tile_{operand.letter} + buffer * {operand.size} + k * {operand.pitch} + {place} * {pack}"
+        return [
+            "#pragma unroll",
+            f"for (int g = 0; g < {count // pack}; ++g)",
+            f"    *reinterpret_cast<{kind}*>({into} + g * {pack}) =",
+            f"        *reinterpret_cast<const {kind}*>({start} + g * {SIDE * pack});",
+        ]
+
+    def stepped(self) -> list[str]:
+        """Return what is done after each pair of tiles."""
+        if not self.in_runs:
+            return []
+        steps = max(1, RUN // self.first.layout.depth)
+        return [f"if (t % {steps} == {steps - 1}) {{", *statements(self._put_away(), 1), "}"]
+
+    def _put_away(self) -> list[str]:
+        return _each(self.counts, ["total[i][j] += run[i][j];", "run[i][j] = 0;"])
+
+    def written(self, pointers: Pointers) -> list[str]:
+        """Return the statements that write the results."""
+        (rows, columns), (_, lines, across) = self.counts, self.product.sizes(self.group)
+        inside = [
+            *indices(self.group, "m", self.product.rows),
+            *indices(self.group, "n", self.product.columns),
+            f"const float result = {'total' if self.in_runs else 'run'}[i][j];",
+            *stores(self.group, pointers.of, "result"),
+        ]
+        body = [
+            f"const int m = m0 + {_within('row', 'i', rows)}, n = n0 + {_within('column', 'j', columns)};",
+            f"if (m < {lines} && n < {across}) {{",
+            *statements(inside, 1),
+            "}",
+        ]
+        return [*(self._put_away() if self.in_runs else []), *_each(self.counts, body)]
+
+
+def _within(thread: str, item: str, count: int) -> str:
+    """Return the place in the tile of one of a thread's rows or columns: packs, each beside those of other threads."""
+    pack = min(_QUAD, count)
+    return f"{item} / {pack} * {SIDE * pack} + {thread} * {pack} + {item} % {pack}"
 
 
 def _each(counts: tuple[int, int], inner: list[str]) -> list[str]:
     loop = ["#pragma unroll", f"for (int j = 0; j < {counts[1]}; ++j) {{", *statements(inner, 1), "}"]
     return ["#pragma unroll", f"for (int i = 0; i < {counts[0]}; ++i) {{", *statements(loop, 1), "}"]
-
-
-def _added(counts: tuple[int, int]) -> list[str]:
-    return _each(counts, ["total[i][j] += run[i][j];", "run[i][j] = 0;"])
-
-
-def _written(group: Group, product: Product, counts: tuple[int, int], pointers: Pointers) -> list[str]:
-    _, rows, columns = product.sizes(group)
-    inside = [
-        *indices(group, "m", product.rows),
-        *indices(group, "n", product.columns),
-        "const float result = total[i][j];",
-        *stores(group, pointers.of, "result"),
-    ]
-    lines = [
-        f"const int m = m0 + row + i * {SIDE}, n = n0 + column + j * {SIDE};",
-        f"if (m < {rows} && n < {columns}) {{",
-        *statements(inside, 1),
-        "}",
-    ]
-    return _each(counts, lines)

@@ -6,10 +6,11 @@ from collections import OrderedDict
 from math import prod
 
 from agents.playbook.compiler import cpu, cuda
-from agents.playbook.compiler.cuda_tiles import LARGEST_TILE, Tiles, product_of
+from agents.playbook.compiler.cuda_tiles import LARGEST_TILE, Tiles
 from agents.playbook.compiler.groups import Program, cut
 from agents.playbook.compiler.lowering import UNFORESEEN, Unsupported, lowered
 from agents.playbook.compiler.parameters import Pointers
+from agents.playbook.compiler.products import product_of
 from agents.playbook.compiler.tensors import Order, Reduce, Tensor
 from cupilot.domain.kernel import MAX_SOURCE_BYTES, MAX_WORKSPACE_BYTES, Launch, LaunchPlan, Tunable, Workspace
 from cupilot.domain.problem import ProblemFacts, Role, Target

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from agents.playbook.compiler.cuda_tiles import Tiles, product_of
+from agents.playbook.compiler.cuda_tiles import Tiles
 from agents.playbook.compiler.groups import ITEM_BYTES, Group
+from agents.playbook.compiler.products import product_of
 from agents.playbook.compiler.program import program_of
 from agents.playbook.compiler.tensors import Order, Reduce, Tensor
 from agents.playbook.compiler.terms import Term
@@ -14,10 +15,13 @@ from agents.playbook.cost.values import Choice, Cost
 from agents.playbook.cost.work import FUNCTION
 from agents.playbook.operators import Launches
 from agents.playbook.ordering import walk
+from agents.playbook.templates.launches import tiles_of
 from cupilot.domain.problem import Target
 
 TILED, DIRECT = 0.35, 0.06
 """Shares of a card's scalar peak that reductions of products reach: in tiles of shared memory, and from caches."""
+TENSOR = 0.2
+"""Share of its matrix units' peak that tiles reach."""
 VECTORS = 0.1
 """Share of a CPU's peak that its nests reach."""
 STREAMING = 0.8
@@ -27,9 +31,7 @@ STREAMING = 0.8
 def launches(operator: Launches, choice: Choice) -> Cost:
     """Return the cost of all groups, one after the other."""
     program = program_of(operator.facts)
-    tiles = None
-    if "shared_tiling" in choice:
-        tiles = Tiles(*(choice.number("shared_tiling", name) for name in ("tile_m", "tile_n", "tile_k")))
+    tiles = tiles_of(choice.options)
     costs = [_group(group, choice.rates, tiles) for group in program.groups]
     spent = sum(max(memory, arithmetic) for memory, arithmetic in costs)
     memory = sum(memory for memory, _ in costs)
@@ -53,12 +55,14 @@ def _group(group: Group, rates: Rates, tiles: Tiles | None) -> tuple[float, floa
     if product is None or tiles is None:
         return memory, (results * each + results * terms * inner) / (rates.scalar * DIRECT)
     batches, rows, columns = product.sizes(group)
+    tiles = tiles.fitted(product, group)
     down, across = ceil(rows / tiles.m), ceil(columns / tiles.n)
     blocks = batches * down * across
     edges = down * tiles.m * across * tiles.n / (rows * columns)
     ratio = tiles.m * tiles.n / (tiles.m + tiles.n) / 16
     busy = blocks / rates.units / ceil(blocks / rates.units)
-    rate = rates.scalar * TILED * min(1.0, ratio / 4) * busy
+    units = rates.matrix * TENSOR if tiles.precision else rates.scalar * TILED
+    rate = units * min(1.0, ratio / 4) * busy
     return memory, results * each / (rates.scalar * DIRECT) + 2 * results * terms * edges / rate
 
 

@@ -23,9 +23,15 @@ def as_launches(facts: ProblemFacts, target: Target, source: str = "") -> Launch
 
 def render(operator: Launches, options: Options, target: Target) -> Kernel:
     """Return the kernel of a graph."""
-    tiles = None
-    if "shared_tiling" in options:
-        tiles = Tiles(*(options.number("shared_tiling", name, 0) for name in ("tile_m", "tile_n", "tile_k")))
-    source, plan = rendered(operator.facts, target, tiles)
+    source, plan = rendered(operator.facts, target, tiles_of(options))
     head = f"// A graph of {len(operator.facts.graph.nodes)} calls\n// Techniques: {options.describe()}\n"
     return Kernel(target=target, source=head + source, plan=plan)
+
+
+def tiles_of(options: Options) -> Tiles | None:
+    """Return the tiles of products that a strategy asks for on ``cuda``; None where it asks for none."""
+    if "shared_tiling" not in options:
+        return None
+    m, n, k = (options.number("shared_tiling", name, 0) for name in ("tile_m", "tile_n", "tile_k"))
+    precision = options.text("tensor_cores", "precision")
+    return Tiles(m, n, k, precision, options.number("async_copy", "stages", 2))

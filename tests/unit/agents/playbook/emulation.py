@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from cupilot.domain.header import render
 from cupilot.domain.kernel import Kernel, ResolvedLaunch, resolve
 from cupilot.domain.problem import ProblemFacts, Role
+from tests.unit.agents.playbook.emulated_tensor_cores import emulated
 from tests.unit.agents.playbook.references import aligned, as_tensor, outputs_of
 
 _SHIM = r"""
@@ -28,6 +30,9 @@ _SHIM = r"""
 #include <vector>
 using namespace std;
 struct Place { unsigned x, y, z; };
+struct alignas(8) float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
 static thread_local Place threadIdx, blockIdx;
 static const Place gridDim = {1, 1, 1};
 static pthread_barrier_t barrier;
@@ -76,11 +81,21 @@ def run_cuda(kernel: Kernel, facts: ProblemFacts, tensors: dict[str, torch.Tenso
     return [as_tensor(buffers[spec.name], spec) for spec in outputs_of(facts)]
 
 
+_CONVERSIONS = {
+    r"FN float widened\(.*": "FN float widened(unsigned short h) { _Float16 x; memcpy(&x, &h, 2); return (float)x; }",
+    r"FN unsigned short halved\(.*": "FN unsigned short halved(float x) "
+    "{ const _Float16 half = (_Float16)x; unsigned short h; memcpy(&h, &half, 2); return h; }",
+}
+"""Conversions to and from float16, which kernels have in PTX."""
+
+
 def _built(kernel: Kernel, facts: ProblemFacts, launches: tuple[ResolvedLaunch, ...], builds: Path) -> Path:
     source = kernel.source.replace(
         '#include "problem.h"', render(facts, kernel.plan.values()).replace("#pragma once", "")
     )
-    source = source.replace("#include <cooperative_groups.h>", "")
+    source = emulated(source.replace("#include <cooperative_groups.h>", ""))
+    for line, text in _CONVERSIONS.items():
+        source = re.sub(line, text, source)
     text = "\n".join([_SHIM, source, *(_entry(place, launch, source) for place, launch in enumerate(launches))])
     path = builds / f"emulated_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     path.with_suffix(".cpp").write_text(text)

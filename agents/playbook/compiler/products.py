@@ -1,0 +1,102 @@
+"""Reductions seen as matrix products: rows, columns, a batch, and the two factors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from agents.playbook.compiler.groups import Group
+from agents.playbook.compiler.shapes_of_work import depends
+from agents.playbook.compiler.tensors import Reduce
+from agents.playbook.compiler.terms import HALVES, Term, affine
+from agents.playbook.ordering import walk
+
+LEAST = 16
+"""Rows, columns and depth below which tiles are mostly empty."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A reduction seen as a matrix product."""
+
+    first: Term
+    second: Term
+    batch: list[int]
+    rows: list[int]
+    columns: list[int]
+
+    def sizes(self, group: Group) -> tuple[int, int, int]:
+        """Return batches, rows and columns."""
+        batches, rows, columns = (
+            prod(group.shape[axis] for axis in axes) for axes in (self.batch, self.rows, self.columns)
+        )
+        return batches, rows, columns
+
+
+def product_of(group: Group) -> Product | None:
+    """Return how a group is a matrix product of some size; None where it is none."""
+    source, argument = group.source, group.argument
+    if not isinstance(source, Reduce) or source.kind != "sum" or source.value != "float32" or argument is None:
+        return None
+    if argument.op != "mul" or prod(source.extents) < LEAST:
+        return None
+    first, second = argument.args
+    axes: dict[tuple[bool, bool], list[int]] = {(a, b): [] for a in (False, True) for b in (False, True)}
+    for axis, index in enumerate(group.index):
+        key = (depends(first, index), depends(second, index)) if index.op == "index" else (True, True)
+        axes[key].append(axis)
+    batch = sorted([*axes[True, True], *axes[False, False]])
+    product = Product(first, second, batch, axes[True, False], axes[False, True])
+    _, rows, columns = product.sizes(group)
+    return product if rows >= LEAST and columns >= LEAST else None
+
+
+def products(groups: Iterable[Group]) -> list[tuple[Group, Reduce, Product]]:
+    """Return the groups that are matrix products of some size."""
+    found = [(group, group.source, product_of(group)) for group in groups]
+    return [
+        (group, source, product)
+        for group, source, product in found
+        if isinstance(source, Reduce) and product is not None
+    ]
+
+
+def factor_types(groups: Iterable[Group]) -> set[str]:
+    """Return the 16-bit types among the tensors that products are of."""
+    factors = [factor for _, _, product in products(groups) for factor in (product.first, product.second)]
+    return {term.data.dtype for factor in factors for term in loads_of(factor)} & set(HALVES)
+
+
+def bare(factor: Term) -> Term | None:
+    """Return the load that a factor is, without casts between float types; None where it is more than that."""
+    while factor.op == "cast" and factor.dtype == "float32" and factor.args[0].dtype == "float32":
+        factor = factor.args[0]
+    return factor if factor.op == "load" else None
+
+
+def loads_of(factor: Term) -> list[Term]:
+    """Return the loads within a factor."""
+    return [term for term in walk([factor]) if term.op == "load"]
+
+
+def follows(factor: Term, index: Term) -> bool:
+    """Return whether some load of a factor moves by one element with an index."""
+    if index.op != "index":
+        return False
+    return any(affine(_offset(term)).factors.get(index) == 1 for term in loads_of(factor))
+
+
+def packed(load: Term, index: Term, extent: int, pack: int) -> bool:
+    """Return whether neighbours along an index always lie in aligned packs in memory, wholly inside or outside."""
+    if len(load.args) > len(load.data.shape) or index.op != "index" or extent % pack:
+        return False
+    place = affine(_offset(load))
+    others = [(term, factor) for term, factor in place.factors.items() if term is not index]
+    steady = all(factor % pack == 0 and not depends(term, index) for term, factor in others)
+    return place.factors.get(index) == 1 and steady and place.constant % pack == 0
+
+
+def _offset(load: Term) -> Term:
+    offset: Term = load.data.offset(load.args[: len(load.data.shape)])
+    return offset

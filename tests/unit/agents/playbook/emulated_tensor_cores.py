@@ -1,0 +1,70 @@
+"""What kernels on tensor cores call, for the CPU: fragments of a warp are exchanged through memory.
+
+Every thread of the block calls each function at the same time, so that a barrier of the block is one of each warp.
+Fragments lie as PTX ISA 9.0 has them (sections 9.7.15.5.8 and 9.7.15.5.9).
+"""
+
+from __future__ import annotations
+
+from agents.playbook.compiler import cuda_mma
+
+POOL = "extern __shared__ __align__(128) unsigned char pool[];"
+_EMULATED = r"""
+template <class T> void copy_pack(void* to, const T* from, bool inside) {
+    if (inside) memcpy(to, from, 16); else memset(to, 0, 16);
+}
+static void commit_copies() {}
+template <int PENDING> void wait_for_copies() {}
+static const unsigned short* matrix_rows[32][32];
+static unsigned short word(int matrix, int row, int column) {
+    return matrix_rows[threadIdx.x / 32][matrix * 8 + row][column];
+}
+static void four_matrices(unsigned (&d)[4], const unsigned short* row) {
+    const int lane = threadIdx.x % 32;
+    matrix_rows[threadIdx.x / 32][lane] = row;
+    __syncthreads();
+    for (int q = 0; q < 4; ++q)
+        d[q] = word(q, lane / 4, lane % 4 * 2) | (unsigned)word(q, lane / 4, lane % 4 * 2 + 1) << 16;
+    __syncthreads();
+}
+static void four_transposed(unsigned (&d)[4], const unsigned short* row) {
+    const int lane = threadIdx.x % 32;
+    matrix_rows[threadIdx.x / 32][lane] = row;
+    __syncthreads();
+    for (int q = 0; q < 4; ++q)
+        d[q] = word(q, lane % 4 * 2, lane / 4) | (unsigned)word(q, lane % 4 * 2 + 1, lane / 4) << 16;
+    __syncthreads();
+}
+static unsigned as_tf32(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }
+static unsigned first[32][32][4], second[32][32][2];
+static float element(const unsigned* words, int half) { $ELEMENT }
+static void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int e = 0; e < 4; ++e) first[warp][lane][e] = a[e];
+    second[warp][lane][0] = b0, second[warp][lane][1] = b1;
+    __syncthreads();
+    for (int e = 0; e < 4; ++e) {
+        const int row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
+        for (int k = 0; k < $DEPTH; ++k) {
+            const int place = k % ($DEPTH / 2) / $EACH, upper = k / ($DEPTH / 2);
+            d[e] += element(&first[warp][row % 8 * 4 + place][row / 8 + upper * 2], k % $EACH)
+                * element(&second[warp][column * 4 + place][upper], k % $EACH);
+        }
+    }
+    __syncthreads();
+}
+"""
+_ELEMENTS = {
+    "half": "const unsigned short bits = *words >> 16 * half; _Float16 value; memcpy(&value, &bits, 2); return value;",
+    "bfloat16": "const unsigned bits = *words >> 16 * half << 16; float value; memcpy(&value, &bits, 4); return value;",
+    "tf32": "float value; memcpy(&value, words, 4); return value;",
+}
+
+
+def emulated(source: str) -> str:
+    """Return a kernel's source with its calls of tensor cores replaced, and its dynamic shared memory static."""
+    for precision, element in _ELEMENTS.items():
+        depth, each = (8, 1) if precision == "tf32" else (16, 2)
+        text = _EMULATED.replace("$ELEMENT", element).replace("$DEPTH", str(depth)).replace("$EACH", str(each))
+        source = source.replace(cuda_mma.functions(precision), text)
+    return source.replace(POOL, "static unsigned char pool[1 << 18] __attribute__((aligned(128)));")

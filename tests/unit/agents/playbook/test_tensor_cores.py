@@ -1,0 +1,127 @@
+"""Products of the compiler on tensor cores compute what the reference does: compiled for sm_90a, and emulated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from agents.playbook import agents
+from agents.playbook.ladders import parse
+from agents.playbook.translator import NotApplicable
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import NumericsPolicy, ProblemFacts, Target
+from tests.unit.agents.playbook.briefings import briefing
+from tests.unit.agents.playbook.emulation import run_cuda
+from tests.unit.agents.playbook.graphs_under_test import tiled
+from tests.unit.agents.playbook.nvrtc import compile_cuda
+from tests.unit.agents.playbook.operators_under_test import Case
+from tests.unit.agents.playbook.references import trace
+
+pytestmark = pytest.mark.builds
+
+B16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+ERROR = {B16: 2.0**-7, F16: 2.0**-10, F32: 2.0**-9}
+"""Largest deviation from float64, of the largest result; operands of float32 are rounded to float16."""
+
+
+def _of(function: object, dtype: torch.dtype, *shapes: tuple[int, ...]) -> Case:
+    assert callable(function)
+    generator = torch.Generator().manual_seed(7)
+    return Case(
+        function, {n: torch.randn(*s, generator=generator).to(dtype) for n, s in zip("abcd", shapes, strict=False)}
+    )
+
+
+def _conv(dtype: torch.dtype) -> Case:
+    case = tiled()["conv2d_tiled"]
+    module = case.function
+    assert isinstance(module, nn.Module)
+    module.to(dtype)
+    state = {"m_" + name.replace(".", "_"): value for name, value in module.state_dict(keep_vars=True).items()}
+    return Case(module, {"x": case.inputs["x"].to(dtype)}, state)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A case, what its operands are rounded to, and how many operands are copied asynchronously."""
+
+    case: Case
+    precision: str
+    copied: int
+
+
+def cases() -> dict[str, Product]:
+    return {
+        "both_by_depth": Product(_of(F.linear, B16, (40, 72), (56, 72), (56,)), "bfloat16", 2),
+        "second_by_line": Product(_of(torch.matmul, F16, (40, 72), (72, 64)), "half", 2),
+        "first_by_line": Product(_of(lambda a, b: a.T @ b, B16, (72, 40), (72, 64)), "bfloat16", 2),
+        "odd_depth": Product(_of(lambda a, b: F.gelu(a @ b.T), B16, (37, 75), (70, 75)), "bfloat16", 0),
+        "odd_columns": Product(_of(lambda a, b: a @ b * 2, F16, (37, 80), (80, 70)), "half", 1),
+        "batches": Product(_of(lambda a, b, c: torch.baddbmm(c, a, b), B16, (2, 33, 24), (2, 24, 40), (2, 33, 40)),
+                           "bfloat16", 2),
+        "transposed_result": Product(_of(lambda a, b: (a @ b).T.contiguous(), F16, (40, 32), (32, 64)), "half", 2),
+        "convolution": Product(_conv(B16), "bfloat16", 0),
+        "float32": Product(_of(lambda a, b: F.relu(a @ b), F32, (40, 72), (72, 64)), "half", 0),
+        "tf32": Product(_of(lambda a, b: F.relu(a @ b.T), F32, (40, 76), (68, 76)), "tf32", 2),
+        "tf32_by_line": Product(_of(lambda a, b: F.relu(a @ b), F32, (37, 75), (75, 68)), "tf32", 1),
+    }  # fmt: skip
+
+
+def _kernel(product: Product) -> tuple[Kernel, ProblemFacts]:
+    wide = product.precision == "tf32"
+    policy = NumericsPolicy.TF32 if wide else NumericsPolicy.HALF
+    facts, _ = trace(product.case.function, product.case.inputs, product.case.parameters, policy=policy)
+    copies = ", async_copy(stages=3)" if product.copied else ""
+    tensor = f"tensor_cores(precision={product.precision}, warp_m=64, warp_n=32)"
+    text = f"shared_tiling(tile_m=128, tile_n=128, tile_k={16 if wide else 32}), {tensor}{copies}: "
+    return agents().translator.translate(briefing(facts, Target.CUDA), parse(text), (), 0), facts
+
+
+@pytest.mark.parametrize("name", list(cases()))
+def test_products_on_tensor_cores_compute_the_reference_when_emulated(name: str, builds: Path) -> None:
+    product = cases()[name]
+    exact = product.case.exact()
+    product = cases()[name]
+    kernel, facts = _kernel(product)
+    assert compile_cuda(kernel, facts) == ""
+    assert kernel.source.count("copy_pack(tile") == product.copied
+    results = run_cuda(kernel, facts, {**product.case.inputs, **product.case.parameters}, builds)
+    for result, right in zip(results, exact, strict=True):
+        dtype = next(iter(product.case.inputs.values())).dtype
+        assert (result.double() - right).abs().max() <= ERROR[dtype] * right.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("techniques", "policy", "reason"),
+    [
+        ("tensor_cores(precision=half, warp_m=64, warp_n=32)", NumericsPolicy.HALF, "operands are bfloat16"),
+        ("tensor_cores(precision=tf32, warp_m=64, warp_n=32)", NumericsPolicy.HALF, "operands have 16 bits"),
+        ("tensor_cores(precision=bfloat16, warp_m=64, warp_n=32)", NumericsPolicy.TF32, "16-bit operands are not"),
+        ("tensor_cores(precision=bfloat16, warp_m=32, warp_n=32)", NumericsPolicy.HALF, "into 64 by 32"),
+        ("async_copy(stages=4)", NumericsPolicy.HALF, "written for tensor cores"),
+        ("tensor_cores(precision=bfloat16, warp_m=64, warp_n=32), async_copy(stages=2)", NumericsPolicy.HALF, "ahead"),
+    ],
+)
+def test_what_cannot_be_multiplied_so_is_refused(techniques: str, policy: NumericsPolicy, reason: str) -> None:
+    case = cases()["both_by_depth"].case
+    facts, _ = trace(case.function, case.inputs, policy=policy)
+    about = briefing(facts, Target.CUDA)
+    strategy = parse(f"shared_tiling(tile_m=128, tile_n=128, tile_k=32), {techniques}: ")
+    with pytest.raises(NotApplicable, match=reason):
+        agents().translator.translate(about, strategy, (), 0)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(B16, "bfloat16"), (F16, "half")])
+def test_products_of_16_bits_begin_on_tensor_cores(dtype: torch.dtype, precision: str) -> None:
+    case = _of(lambda a, b: F.relu(a @ b), dtype, (512, 256), (256, 512))
+    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
+    (first, *_) = agents().manager.initial_strategies(briefing(facts, Target.CUDA), [], 4, 0)
+    assert first.strategy.ids() == ("shared_tiling", "tensor_cores", "async_copy")
+    use = first.strategy.use("tensor_cores")
+    assert use is not None
+    assert use.parameters["precision"] == precision
