@@ -87,23 +87,35 @@ def problem_of(name: str, size: Size, policy: NumericsPolicy) -> Problem:
 
 def kernels_for(problem: Problem, preparation: Preparation, target: Target, count: int) -> list[NamedKernel]:
     """Return up to ``count`` different kernels; none if nothing is known for the operator."""
-    briefing = Briefing(
+    return kernels_of(_briefing(problem, preparation, target), count)
+
+
+def kernels_of(briefing: Briefing, count: int) -> list[NamedKernel]:
+    """Return kernels as :func:`kernels_for` does, from what agents know of a problem."""
+    written = [] if _has_template(briefing) else _written(briefing, count)
+    return _different(written or _playbook(briefing, count), count)
+
+
+def playbook_kernels(problem: Problem, preparation: Preparation, target: Target, count: int) -> list[NamedKernel]:
+    """Return up to ``count`` different kernels that the playbook tries first; none if it has none."""
+    return _different(_playbook(_briefing(problem, preparation, target), count), count)
+
+
+def _briefing(problem: Problem, preparation: Preparation, target: Target) -> Briefing:
+    return Briefing(
         problem=problem,
         facts=preparation.facts,
         target=target,
         device=preparation.environment.device,
         placement=preparation.placement,
     )
-    return kernels_of(briefing, count)
 
 
-def kernels_of(briefing: Briefing, count: int) -> list[NamedKernel]:
-    """Return kernels as :func:`kernels_for` does, from what agents know of a problem."""
-    kernels: dict[str, NamedKernel] = {}
-    written = [] if _has_template(briefing) else _written(briefing, count)
-    for name, kernel in written or _playbook(briefing, count):
-        kernels.setdefault(kernel.content_hash(), NamedKernel(name, kernel))
-    return list(kernels.values())[:count]
+def _different(kernels: list[tuple[str, Kernel]], count: int) -> list[NamedKernel]:
+    different: dict[str, NamedKernel] = {}
+    for name, kernel in kernels:
+        different.setdefault(kernel.content_hash(), NamedKernel(name, kernel))
+    return list(different.values())[:count]
 
 
 def _has_template(briefing: Briefing) -> bool:
