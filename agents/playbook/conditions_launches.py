@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agents.playbook.compiler import cuda_mma
-from agents.playbook.compiler.cuda_tiles import LARGEST_TILE, arithmetic_of
+from agents.playbook.compiler import cuda_mma, cuda_wgmma
+from agents.playbook.compiler.cuda_tiles import LARGEST_TILE, Arithmetic, Tiles, arithmetic_of
 from agents.playbook.compiler.products import factor_types, products
 from agents.playbook.compiler.program import program_of, refusal_of_tiles
 from agents.playbook.conditions import Case, Check
@@ -15,13 +15,15 @@ SHARED_BYTES = 40 * 1024
 """Of static shared memory, which launches that share a grid have for each of their groups."""
 FEWEST_STAGES = 3
 """Pairs of tiles from which on copies run ahead of what is multiplied."""
+WARPGROUP_STAGES = 4
+_NO_PACKS = "no operand lies in packs of 16 bytes, as it is multiplied"
 _TYPES = {"half": "float16", "bfloat16": "bfloat16"}
 
 
 def _tiling(case: Case) -> str | None:
     assert isinstance(case.operator, Launches)
     m, n, k = (case.number("shared_tiling", name) for name in ("tile_m", "tile_n", "tile_k"))
-    if max(m, n) > LARGEST_TILE:
+    if max(m, n) > LARGEST_TILE and "warpgroup_mma" not in case.options:
         return f"tiles of more than {LARGEST_TILE} rows or columns do not fit the registers"
     if "tensor_cores" not in case.options and 2 * k * (m + n + 8) * 4 > SHARED_BYTES:
         return f"two pairs of tiles, {k} deep, do not fit {SHARED_BYTES} bytes of shared memory"
@@ -37,15 +39,34 @@ def _tensor_cores(case: Case) -> str | None:
     m, n, k = (case.number("shared_tiling", name) for name in ("tile_m", "tile_n", "tile_k"))
     if k < (8 if wide else 16):
         return "the tile is not deep enough"
-    rectangle = cuda_mma.rectangle(m, n)
-    if (case.number("tensor_cores", "warp_m"), case.number("tensor_cores", "warp_n")) != rectangle:
-        return f"eight warps divide this tile into {rectangle[0]} by {rectangle[1]}"
+    rectangle, asked = cuda_mma.rectangle(m, n), tuple(case.number("tensor_cores", f"warp_{side}") for side in "mn")
+    if asked != rectangle and "warpgroup_mma" not in case.options:
+        return f"a warp computes {rectangle[0]} by {rectangle[1]} of this tile"
     types = factor_types(program_of(case.operator.facts).groups)
     if wide:
         return "operands have 16 bits" if types else None
     if precision == "bfloat16" and not types:
         return "it has too few digits for operands of float32"
     return f"operands are {', '.join(sorted(types))}" if types - {_TYPES[precision]} else None
+
+
+def _warpgroups(case: Case) -> str | None:
+    tiles = tiles_of(case.options)
+    if tiles is None or tiles.precision not in _TYPES:
+        return "it is written for operands of 16 bits"
+    if case.device.arch.removesuffix("a") != "sm_90":
+        return f"{case.device.arch} has no wgmma"
+    if (tiles.m, tiles.k, tiles.stages) != (2 * cuda_wgmma.LINES, cuda_wgmma.ROW, WARPGROUP_STAGES):
+        size = f"{2 * cuda_wgmma.LINES} rows, {cuda_wgmma.ROW} deep"
+        return f"it is written for {WARPGROUP_STAGES} stages of tiles of {size}"
+    made = _arithmetic(case, tiles)
+    return None if any(isinstance(each, cuda_wgmma.Warpgroups) for each in made) else _NO_PACKS
+
+
+def _arithmetic(case: Case, tiles: Tiles) -> list[Arithmetic]:
+    assert isinstance(case.operator, Launches)
+    found = products(program_of(case.operator.facts).groups)
+    return [arithmetic_of(group, reduction, product, tiles) for group, reduction, product in found]
 
 
 def _async_copy(case: Case) -> str | None:
@@ -55,12 +76,9 @@ def _async_copy(case: Case) -> str | None:
         return "it is written for tensor cores"
     if tiles.stages < FEWEST_STAGES:
         return f"fewer than {FEWEST_STAGES} stages do not run ahead"
-    made = [
-        arithmetic_of(group, reduction, product, tiles)
-        for group, reduction, product in products(program_of(case.operator.facts).groups)
-    ]
+    made = _arithmetic(case, tiles)
     if not any(operand.is_copied for each in made for operand in (each.first, each.second)):
-        return "no operand lies in packs of 16 bytes, as it is multiplied"
+        return _NO_PACKS
     needed = max(each.shared_bytes for each in made)
     limit = case.device.shared_bytes_per_block
     return f"the tiles need {needed} bytes of shared memory, a block has {limit}" if needed > limit else None
@@ -70,5 +88,6 @@ CUDA: dict[str, Check] = {
     "shared_tiling": _tiling,
     "tensor_cores": _tensor_cores,
     "async_copy": _async_copy,
+    "warpgroup_mma": _warpgroups,
 }
 CPU: dict[str, Check] = {}

@@ -109,6 +109,8 @@ def _warpgroup(case: Case) -> str | None:
         return f"{case.device.arch} has no wgmma"
     if case.options.text("tensor_cores", "precision", "tf32") != "tf32":
         return "it is written for tf32"
+    if "tma_loads" not in case.options:
+        return "its tiles are loaded by tensor maps: tma_loads is needed"
     if not cuda_matmul_warpgroup.applies(operator):
         return "the depth of one operand must be contiguous"
     lines = cuda_matmul_warpgroup.shared_lines(operator, tiling)

@@ -8,7 +8,6 @@ from math import prod
 from agents.playbook.compiler import cuda_merged
 from agents.playbook.compiler.accumulators import Accumulator
 from agents.playbook.compiler.cpu import argument_of, indices, loops, order_body, position
-from agents.playbook.compiler.cuda_mma import functions
 from agents.playbook.compiler.cuda_operands import inner_indices
 from agents.playbook.compiler.cuda_tiles import Tiles, tiled
 from agents.playbook.compiler.emission import statements
@@ -46,6 +45,8 @@ class Cuda:
 
     def __post_init__(self) -> None:
         self.parts: list[cuda_merged.Part] = []
+        self.functions: dict[str, None] = {}
+        """Device functions that launches call, each once."""
 
     def add(
         self, name: str, group: Group, body: list[str], blocks: int, *, extra: bool = False, shared_bytes: int = 0
@@ -113,8 +114,7 @@ def render(
     kernels, launches, tunables = work.kernels()
     body = "\n\n".join(kernels)
     barrier = "#include <cooperative_groups.h>\n" if tunables else ""
-    if tiles is not None and tiles.precision:
-        body = f"{functions(tiles.precision)}\n\n{body}"
+    body = "\n\n".join([*work.functions, body])
     text = f'#include "problem.h"\n{barrier}{trimmed(prelude(index_type, cuda=True), body)}\n\n{body}\n'
     return text, launches, tunables, work.workspace_bytes
 
@@ -150,6 +150,7 @@ def _reduction(work: Cuda, name: str, group: Group, reduction: Reduce) -> None:
     if product is not None and work.tiles is not None:
         made = tiled(group, reduction, product, work.tiles, work.pointers)
         work.add(name, group, made.lines, made.blocks, shared_bytes=made.shared_bytes)
+        work.functions |= dict.fromkeys(made.functions)
         return
     accumulator = Accumulator(reduction.kind, reduction.value)
     by_rows = terms > SHORT and is_contiguous(group, group.inner[-1]) and reduction.extents[-1] >= 32

@@ -25,7 +25,7 @@ _MMA = {
     "tf32": "m16n8k8.row.col.f32.tf32.tf32.f32",
 }
 
-FRAGMENTS = r"""
+COPIES = r"""
 template <class T> __device__ __forceinline__ void copy_pack(void* to, const T* from, bool inside) {
     const unsigned address = (unsigned)__cvta_generic_to_shared(to);
     const int size = inside ? 16 : 0;
@@ -35,6 +35,8 @@ __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_
 template <int PENDING> __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
 }
+"""
+_FRAGMENTS = r"""
 __device__ __forceinline__ void four_matrices(unsigned (&d)[4], const unsigned short* row) {
     const unsigned address = (unsigned)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -61,9 +63,9 @@ __device__ __forceinline__ void $NAME(float (&d)[4], const unsigned (&a)[4], uns
 
 
 def functions(precision: str) -> str:
-    """Return the device functions that kernels on tensor cores call."""
+    """Return the device functions that warps multiply with."""
     multiply = _MULTIPLY.replace("$NAME", "multiply_add").replace("$SHAPE", _MMA[precision])
-    return f"{FRAGMENTS.strip()}\n{multiply.strip()}"
+    return f"{_FRAGMENTS.strip()}\n{multiply.strip()}"
 
 
 def warps(m: int, n: int) -> tuple[int, int]:
@@ -79,6 +81,61 @@ def rectangle(m: int, n: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
+class Results:
+    """The way of a tile's sums to the result: through shared memory, in the order that results have in memory."""
+
+    group: Group
+    product: Product
+    m: int
+    n: int
+
+    @property
+    def _by_row(self) -> bool:
+        """Return whether neighbouring columns of the result are neighbours in memory; else neighbouring rows are."""
+        target = self.group.targets[0].tensor
+        factors = affine(target.offset(self.group.index)).factors
+        rows = [self.group.index[axis] for axis in self.product.rows]
+        return all(factors.get(index) != 1 for index in rows)
+
+    @property
+    def _pitch(self) -> int:
+        return self.n + (4 if self._by_row else 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Return the bytes that the sums of a tile take."""
+        return self.m * self._pitch * 4
+
+    def place(self, row: str, column: str) -> str:
+        """Return the place of a sum in shared memory."""
+        return f"({row}) * {self._pitch} + {column}"
+
+    def written(self, pointers: Pointers) -> list[str]:
+        """Return the statements that write what lies in shared memory, as ``sums``."""
+        across, row, column = (self.n, "e / {}", "e % {}") if self._by_row else (self.m, "e % {}", "e / {}")
+        rows, columns = (
+            prod(self.group.shape[axis] for axis in axes) for axes in (self.product.rows, self.product.columns)
+        )
+        inside = [
+            *indices(self.group, "m", self.product.rows),
+            *indices(self.group, "n", self.product.columns),
+            f"const float result = sums[in_row * {self._pitch} + in_column];",
+            *stores(self.group, pointers.of, "result"),
+        ]
+        return [
+            "__syncthreads();",
+            "#pragma unroll 4",
+            f"for (int e = threadIdx.x; e < {self.m * self.n}; e += {THREADS}) {{",
+            f"    const int in_row = {row.format(across)}, in_column = {column.format(across)};",
+            "    const int m = m0 + in_row, n = n0 + in_column;",
+            f"    if (m < {rows} && n < {columns}) {{",
+            *statements(inside, 2),
+            "    }",
+            "}",
+        ]
+
+
+@dataclass(frozen=True)
 class Arithmetic:
     """Sums on tensor cores: each warp computes a rectangle of 16 by 8 fragments."""
 
@@ -86,6 +143,19 @@ class Arithmetic:
     product: Product
     first: Operand
     second: Operand
+
+    @property
+    def ahead(self) -> int:
+        """Return the pairs of tiles that copies run ahead."""
+        return self.first.layout.stages - 1
+
+    def functions(self) -> list[str]:
+        """Return the device functions that the statements call."""
+        return [COPIES.strip(), functions(self.first.layout.precision)]
+
+    def before_barrier(self) -> list[str]:
+        """Return what makes copies seen: nothing."""
+        return []
 
     @property
     def _warps(self) -> tuple[int, int]:
@@ -103,21 +173,14 @@ class Arithmetic:
         return layout.stages * (self.first.size + self.second.size) * layout.item_bytes
 
     @property
-    def _by_row(self) -> bool:
-        """Return whether neighbouring columns of the result are neighbours in memory; else neighbouring rows are."""
-        target = self.group.targets[0].tensor
-        factors = affine(target.offset(self.group.index)).factors
-        rows = [self.group.index[axis] for axis in self.product.rows]
-        return all(factors.get(index) != 1 for index in rows)
-
-    @property
-    def _pitch(self) -> int:
-        return self.second.width + (4 if self._by_row else 1)
+    def results(self) -> Results:
+        """Return how sums come to the result."""
+        return Results(self.group, self.product, self.first.width, self.second.width)
 
     @property
     def shared_bytes(self) -> int:
         """Return the dynamic shared memory of a block: of the tiles, and in the end of the sums."""
-        return max(self._bytes_of_tiles, self.first.width * self._pitch * 4)
+        return max(self._bytes_of_tiles, self.results.shared_bytes)
 
     def memory(self) -> list[str]:
         """Return the declarations of tiles, and of a warp's place."""
@@ -203,18 +266,14 @@ class Arithmetic:
         """Return what is done after each pair of tiles."""
         return []
 
+    def ended(self) -> list[str]:
+        """Return what waits for the last instructions: nothing."""
+        return []
+
     def written(self, pointers: Pointers) -> list[str]:
         """Return the statements that write the results, through shared memory."""
         rows, columns = self._counts
-        m, n = self.first.width, self.second.width
-        across, along = (n, "column") if self._by_row else (m, "row")
-        place = {along: f"e % {across}", ("row" if along == "column" else "column"): f"e / {across}"}
-        inside = [
-            *indices(self.group, "m", self.product.rows),
-            *indices(self.group, "n", self.product.columns),
-            f"const float result = sums[in_row * {self._pitch} + in_column];",
-            *stores(self.group, pointers.of, "result"),
-        ]
+        place = self.results.place("row + i * 16 + lane / 4 + e / 2 * 8", "column + j * 8 + lane % 4 * 2 + e % 2")
         return [
             "float* const sums = reinterpret_cast<float*>(pool);",
             "#pragma unroll",
@@ -222,22 +281,9 @@ class Arithmetic:
             "    #pragma unroll",
             f"    for (int j = 0; j < {columns}; ++j)",
             "        #pragma unroll",
-            "        for (int e = 0; e < 4; ++e)",
-            f"            sums[(row + i * 16 + lane / 4 + e / 2 * 8) * {self._pitch} + column + j * 8 + lane % 4 * 2"
-            " + e % 2] = run[i][j][e];",
-            "__syncthreads();",
-            "#pragma unroll 4",
-            f"for (int e = threadIdx.x; e < {m * n}; e += {THREADS}) {{",
-            f"    const int in_row = {place['row']}, in_column = {place['column']};",
-            "    const int m = m0 + in_row, n = n0 + in_column;",
-            f"    if (m < {self._size(self.product.rows)} && n < {self._size(self.product.columns)}) {{",
-            *statements(inside, 2),
-            "    }",
-            "}",
+            f"        for (int e = 0; e < 4; ++e) sums[{place}] = run[i][j][e];",
+            *self.results.written(pointers),
         ]
-
-    def _size(self, axes: list[int]) -> int:
-        return prod(self.group.shape[axis] for axis in axes)
 
 
 def _at(operand: Operand, line: str, depth: str) -> str:

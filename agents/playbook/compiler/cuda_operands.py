@@ -20,6 +20,8 @@ from agents.playbook.compiler.terms import Term
 
 THREADS = 256
 """Of a block."""
+_ROW = 64
+"""16-bit elements of a swizzled row."""
 _HELD = {"": "float32", "tf32": "float32", "half": "float16", "bfloat16": "bfloat16"}
 """Storage type of tensors whose elements come to shared memory as they are."""
 _ROUNDED = {"": "", "tf32": "", "half": "halved", "bfloat16": "narrowed"}
@@ -28,12 +30,14 @@ _ROUNDED = {"": "", "tf32": "", "half": "halved", "bfloat16": "narrowed"}
 
 @dataclass(frozen=True)
 class Layout:
-    """What both operands' tiles have in common."""
+    """Properties that the tiles of both operands share."""
 
     depth: int
     precision: str
     """As :class:`~agents.playbook.compiler.cuda_tiles.Tiles` has it."""
     stages: int
+    swizzled: bool = False
+    """As warpgroup instructions read them: rows of 128 bytes, whose packs are exchanged by the row's number."""
 
     @property
     def stored(self) -> str:
@@ -107,6 +111,8 @@ class Operand:
     @property
     def size(self) -> int:
         """Return the elements of a tile in shared memory, with its padding."""
+        if self.layout.swizzled:
+            return self.width * self.layout.depth
         return self.pitch * (self.layout.depth if self.by_line else self.width)
 
     def before(self) -> list[str]:
@@ -213,6 +219,9 @@ class Operand:
     def _place(self, step: str = "") -> str:
         """Return the place of a thread's pack in its tile; ``step`` is added within the pack."""
         side = f"side_{self.letter}{step}"
+        if self.layout.swizzled:
+            row = f"{side} / {_ROW} * {self.layout.depth} + other" if self.across else "other"
+            return f"({row}) * {_ROW} + ({side} % {_ROW} / 8 ^ other % 8) * 8"
         along, under = (side, "other") if self.across else ("other", side)
         return f"({under}) * {self.pitch} + {along}" if self.by_line else f"({along}) * {self.pitch} + {under}"
 

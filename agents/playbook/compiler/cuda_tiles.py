@@ -8,10 +8,10 @@ While one pair of tiles is multiplied, the next is on its way.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from agents.playbook.compiler import cuda_mma
+from agents.playbook.compiler import cuda_mma, cuda_wgmma
 from agents.playbook.compiler.cpu import indices
 from agents.playbook.compiler.cuda_operands import Layout, Operand
 from agents.playbook.compiler.emission import statements
@@ -31,6 +31,8 @@ LARGEST_TILE = 128
 ENOUGH_BLOCKS = 128
 """Blocks that keep a card busy: smaller tiles are taken where there would be fewer."""
 _QUAD = 4
+_WARPS_DEPTH = 32
+"""Depth of tiles for warps, where operands do not lie as warpgroups read them."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,11 @@ class Tiles:
     n: int
     k: int
     precision: str = ""
-    """What operands are rounded to for tensor cores, as the technique has it; empty for the scalar units."""
+    """Type that operands are rounded to for tensor cores, as the technique has it; empty for the scalar units."""
     stages: int = 2
     """Pairs of tiles in shared memory; more than two are copied asynchronously."""
+    warpgroups: bool = False
+    """True if warpgroup instructions multiply where operands lie as these read them."""
 
     def fitted(self, product: Product, group: Group) -> Tiles:
         """Return tiles as large, or smaller ones where these would leave most of a card idle."""
@@ -58,29 +62,42 @@ class Tiles:
             m, n = (m // 2, n) if m >= n else (m, n // 2)
         if self.precision and m * n < 2 * 32 * 32:
             m, n = (m, 64) if m <= n else (64, n)
-        return Tiles(m, n, self.k, self.precision, self.stages)
+        return replace(self, m=m, n=n)
+
+    def fitted_to_warpgroups(self, product: Product, group: Group) -> Tiles:
+        """Return the largest tiles for warpgroups that leave little of a card idle, else the smallest."""
+        batches, rows, columns = product.sizes(group)
+        sizes = [(m, n) for m, n in _OF_WARPGROUPS if m <= self.m and n <= self.n]
+        for m, n in sizes:
+            empty = (m > rows and m > sizes[-1][0]) or (n // 2 >= columns and n > sizes[-1][1])
+            if not empty and batches * -(-rows // m) * -(-columns // n) >= ENOUGH_BLOCKS:
+                return replace(self, m=m, n=n)
+        return replace(self, m=sizes[-1][0], n=sizes[-1][1])
+
+
+_OF_WARPGROUPS = ((128, 256), (128, 128), (64, 256), (64, 128))
 
 
 @dataclass(frozen=True)
 class Tiled:
-    """Statements of a block, the blocks, and the dynamic shared memory of each."""
+    """Statements of a block, the blocks, the dynamic shared memory of each, and the functions that they call."""
 
     lines: list[str]
     blocks: int
-    shared_bytes: int = 0
+    shared_bytes: int
+    functions: list[str]
 
 
 def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, pointers: Pointers) -> Tiled:
     """Return the work of a product's launch."""
-    tiles = largest.fitted(product, group)
     batches, rows, columns = product.sizes(group)
-    across, down = -(-columns // tiles.n), -(-rows // tiles.m)
     arithmetic = arithmetic_of(group, reduction, product, largest)
     operands = arithmetic.first, arithmetic.second
-    depth = prod(reduction.extents)
+    m, n = (operand.width for operand in operands)
+    across, down = -(-columns // n), -(-rows // m)
     lines = [
-        f"const int n0 = (int)(blockIdx.x % {across}) * {tiles.n};",
-        f"const int m0 = (int)(blockIdx.x / {across} % {down}) * {tiles.m};",
+        f"const int n0 = (int)(blockIdx.x % {across}) * {n};",
+        f"const int m0 = (int)(blockIdx.x / {across} % {down}) * {m};",
         *([f"const long long o = blockIdx.x / {across * down};"] if batches > 1 else []),
         *indices(group, "o", product.batch),
     ]
@@ -92,14 +109,22 @@ def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, poi
         "auto multiply = [&](int buffer) {",
         *statements(arithmetic.multiplied(), 1),
         "};",
-        *_loop(operands, -(-depth // tiles.k), arithmetic.stepped()),
+        *_loop(arithmetic, prod(reduction.extents)),
         *arithmetic.written(pointers),
     ]
-    return Tiled(lines, batches * across * down, arithmetic.shared_bytes)
+    return Tiled(lines, batches * across * down, arithmetic.shared_bytes, arithmetic.functions())
 
 
-def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Tiles) -> cuda_mma.Arithmetic | _Scalar:
+def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Tiles) -> Arithmetic:
     """Return operands in tiles and the units that multiply them."""
+    if largest.warpgroups:
+        tiles = largest.fitted_to_warpgroups(product, group)
+        layout = Layout(tiles.k, tiles.precision, tiles.stages, swizzled=True)
+        first = Operand("a", product.first, tuple(product.rows), tiles.m, layout, group, reduction)
+        second = Operand("b", product.second, tuple(product.columns), tiles.n, layout, group, reduction)
+        if cuda_wgmma.fits(first, second):
+            return cuda_wgmma.Warpgroups(group, product, first, second)
+        largest = replace(largest, m=min(largest.m, LARGEST_TILE), n=min(largest.n, LARGEST_TILE), k=_WARPS_DEPTH)
     tiles = largest.fitted(product, group)
     layout = Layout(tiles.k, tiles.precision, tiles.stages if tiles.precision else 2)
     first = Operand("a", product.first, tuple(product.rows), tiles.m, layout, group, reduction)
@@ -124,15 +149,16 @@ def _moves(operands: tuple[Operand, Operand], pointers: Pointers) -> list[str]:
     return lines
 
 
-def _loop(operands: tuple[Operand, Operand], steps: int, stepped: list[str]) -> list[str]:
+def _loop(arithmetic: Arithmetic, depth: int) -> list[str]:
     """Return the loop over pairs of tiles.
 
-    A buffer is written again only after the barrier that follows its last reading: copies run ``stages - 1`` pairs
-    ahead, what goes through registers one.
+    A buffer is written again only after the barrier that follows its last reading. What goes through registers is one
+    pair ahead.
     """
+    operands = arithmetic.first, arithmetic.second
     copied, fetched = (any(operand.is_copied == way for operand in operands) for way in (True, False))
-    stages, k = operands[0].layout.stages, operands[0].layout.depth
-    ahead = stages - 1
+    stages, k, ahead = operands[0].layout.stages, operands[0].layout.depth, arithmetic.ahead
+    steps = -(-depth // k)
     lines = []
     if copied:
         lines += [
@@ -145,6 +171,7 @@ def _loop(operands: tuple[Operand, Operand], steps: int, stepped: list[str]) -> 
         lines += ["fetch(0);", "put(0);"]
     body = [
         *([f"wait_for_copies<{ahead - 1}>();"] if copied else []),
+        *arithmetic.before_barrier(),
         "__syncthreads();",
         *(
             [
@@ -156,11 +183,11 @@ def _loop(operands: tuple[Operand, Operand], steps: int, stepped: list[str]) -> 
         ),
         *([f"if (t + 1 < {steps}) fetch((t + 1) * {k});"] if fetched else []),
         f"multiply(t % {stages});",
-        *stepped,
+        *arithmetic.stepped(),
         *([f"if (t + 1 < {steps}) put((t + 1) % {stages});"] if fetched else []),
     ]
     lines += [f"for (int t = 0; t < {steps}; ++t) {{", *statements(body, 1), "}"]
-    return [*lines, *(["wait_for_copies<0>();"] if copied else []), "__syncthreads();"]
+    return [*lines, *(["wait_for_copies<0>();"] if copied else []), *arithmetic.ended(), "__syncthreads();"]
 
 
 @dataclass(frozen=True)
@@ -174,6 +201,23 @@ class _Scalar:
     depth: int
     shared_bytes: int = 0
     """Dynamic shared memory: none."""
+    ahead: int = 1
+    """Pairs of tiles that are read before their time."""
+
+    @staticmethod
+    def functions() -> list[str]:
+        """Return the device functions that the statements call: none."""
+        return []
+
+    @staticmethod
+    def before_barrier() -> list[str]:
+        """Return what makes copies seen: nothing."""
+        return []
+
+    @staticmethod
+    def ended() -> list[str]:
+        """Return what waits for the last instructions: nothing."""
+        return []
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -250,6 +294,9 @@ class _Scalar:
             "}",
         ]
         return [*(self._put_away() if self.in_runs else []), *_each(self.counts, body)]
+
+
+Arithmetic = _Scalar | cuda_mma.Arithmetic | cuda_wgmma.Warpgroups
 
 
 def _within(thread: str, item: str, count: int) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from agents.playbook.compiler.cuda_tiles import Tiles
+from agents.playbook.compiler.cuda_tiles import Tiles, arithmetic_of
+from agents.playbook.compiler.cuda_wgmma import Warpgroups
 from agents.playbook.compiler.groups import ITEM_BYTES, Group
 from agents.playbook.compiler.products import product_of
 from agents.playbook.compiler.program import program_of
@@ -20,8 +21,8 @@ from cupilot.domain.problem import Target
 
 TILED, DIRECT = 0.35, 0.06
 """Shares of a card's scalar peak that reductions of products reach: in tiles of shared memory, and from caches."""
-TENSOR = 0.2
-"""Share of its matrix units' peak that tiles reach."""
+TENSOR, WARPGROUPS = 0.2, 0.5
+"""Shares of its matrix units' peak that products reach: by warps, and by warpgroups."""
 VECTORS = 0.1
 """Share of a CPU's peak that its nests reach."""
 STREAMING = 0.8
@@ -55,13 +56,17 @@ def _group(group: Group, rates: Rates, tiles: Tiles | None) -> tuple[float, floa
     if product is None or tiles is None:
         return memory, (results * each + results * terms * inner) / (rates.scalar * DIRECT)
     batches, rows, columns = product.sizes(group)
-    tiles = tiles.fitted(product, group)
-    down, across = ceil(rows / tiles.m), ceil(columns / tiles.n)
+    assert isinstance(group.source, Reduce)
+    arithmetic = arithmetic_of(group, group.source, product, tiles)
+    m, n = arithmetic.first.width, arithmetic.second.width
+    down, across = ceil(rows / m), ceil(columns / n)
     blocks = batches * down * across
-    edges = down * tiles.m * across * tiles.n / (rows * columns)
-    ratio = tiles.m * tiles.n / (tiles.m + tiles.n) / 16
+    edges = down * m * across * n / (rows * columns)
+    ratio = m * n / (m + n) / 16
     busy = blocks / rates.units / ceil(blocks / rates.units)
-    units = rates.matrix * TENSOR if tiles.precision else rates.scalar * TILED
+    units = rates.scalar * TILED
+    if tiles.precision:
+        units = rates.matrix * (WARPGROUPS if isinstance(arithmetic, Warpgroups) else TENSOR)
     rate = units * min(1.0, ratio / 4) * busy
     return memory, results * each / (rates.scalar * DIRECT) + 2 * results * terms * edges / rate
 

@@ -34,4 +34,4 @@ def tiles_of(options: Options) -> Tiles | None:
         return None
     m, n, k = (options.number("shared_tiling", name, 0) for name in ("tile_m", "tile_n", "tile_k"))
     precision = options.text("tensor_cores", "precision")
-    return Tiles(m, n, k, precision, options.number("async_copy", "stages", 2))
+    return Tiles(m, n, k, precision, options.number("async_copy", "stages", 2), "warpgroup_mma" in options)

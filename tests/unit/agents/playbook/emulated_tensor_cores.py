@@ -1,4 +1,4 @@
-"""What kernels on tensor cores call, for the CPU: fragments of a warp are exchanged through memory.
+"""Functions that kernels on tensor cores call, for the CPU: fragments of a warp are exchanged through memory.
 
 Every thread of the block calls each function at the same time, so that a barrier of the block is one of each warp.
 Fragments lie as PTX ISA 9.0 has them (sections 9.7.15.5.8 and 9.7.15.5.9).
@@ -6,15 +6,21 @@ Fragments lie as PTX ISA 9.0 has them (sections 9.7.15.5.8 and 9.7.15.5.9).
 
 from __future__ import annotations
 
-from agents.playbook.compiler import cuda_mma
+import itertools
+import re
 
-POOL = "extern __shared__ __align__(128) unsigned char pool[];"
-_EMULATED = r"""
+from agents.playbook.compiler import cuda_mma, cuda_wgmma
+
+_POOL = r"extern __shared__ __align__\(\d+\) unsigned char pool\[\];"
+_WAITS = r'asm volatile\("(?:wgmma|fence)[^"]*" ::: "memory"\);'
+_COPIES = r"""
 template <class T> void copy_pack(void* to, const T* from, bool inside) {
     if (inside) memcpy(to, from, 16); else memset(to, 0, 16);
 }
 static void commit_copies() {}
 template <int PENDING> void wait_for_copies() {}
+"""
+_EMULATED = r"""
 static const unsigned short* matrix_rows[32][32];
 static unsigned short word(int matrix, int row, int column) {
     return matrix_rows[threadIdx.x / 32][matrix * 8 + row][column];
@@ -54,6 +60,28 @@ static void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
     __syncthreads();
 }
 """
+_DESCRIBED = r"""
+static unsigned long long described(const unsigned short* rows, unsigned long long blocks) {
+    return (unsigned long long)rows | blocks << 48;
+}
+static const unsigned short* in_memory(unsigned long long described, bool transposed, int line, int k) {
+    unsigned long long at = described & 0xffffffffffffull;
+    at += transposed ? line / 64 * (described >> 48) * 16 + k / 8 * 1024 + k % 8 * 128 + line % 64 * 2
+                     : line / 8 * 1024 + line % 8 * 128 + k * 2;
+    return (const unsigned short*)(at ^ (at >> 7 & 7) << 4);
+}
+"""
+_WARPGROUP = r"""
+static float number(const unsigned short* word) { const unsigned words = *word, half = 0; $ELEMENT }
+static void $NAME(float (&d)[$COUNT], unsigned long long a, unsigned long long b) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    for (int e = 0; e < $COUNT; ++e) {
+        const int row = warp * 16 + lane / 4 + e % 4 / 2 * 8, column = e / 4 * 8 + lane % 4 * 2 + e % 2;
+        for (int k = 0; k < 16; ++k)
+            d[e] += number(in_memory(a, $FIRST, row, k)) * number(in_memory(b, $SECOND, column, k));
+    }
+}
+"""
 _ELEMENTS = {
     "half": "const unsigned short bits = *words >> 16 * half; _Float16 value; memcpy(&value, &bits, 2); return value;",
     "bfloat16": "const unsigned bits = *words >> 16 * half << 16; float value; memcpy(&value, &bits, 4); return value;",
@@ -67,4 +95,14 @@ def emulated(source: str) -> str:
         depth, each = (8, 1) if precision == "tf32" else (16, 2)
         text = _EMULATED.replace("$ELEMENT", element).replace("$DEPTH", str(depth)).replace("$EACH", str(each))
         source = source.replace(cuda_mma.functions(precision), text)
-    return source.replace(POOL, "static unsigned char pool[1 << 18] __attribute__((aligned(128)));")
+    source = source.replace(cuda_mma.COPIES.strip(), _COPIES)
+    source = source.replace(cuda_wgmma.FUNCTIONS.strip(), _DESCRIBED)
+    for precision, columns, transposed in itertools.product(
+        ("half", "bfloat16"), (64, 128, 256), itertools.product((False, True), repeat=2)
+    ):
+        text = _WARPGROUP.replace("$ELEMENT", _ELEMENTS[precision].replace("*words", "words"))
+        text = text.replace("$NAME", cuda_wgmma.function_name(columns, transposed)).replace("$COUNT", str(columns // 2))
+        text = text.replace("$FIRST", str(int(transposed[0]))).replace("$SECOND", str(int(transposed[1])))
+        source = source.replace(cuda_wgmma.function(precision, columns, transposed), text)
+    source = re.sub(_WAITS, "", source)
+    return re.sub(_POOL, "static unsigned char pool[1 << 18] __attribute__((aligned(1024)));", source)

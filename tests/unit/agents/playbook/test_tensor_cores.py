@@ -96,13 +96,50 @@ def test_products_on_tensor_cores_compute_the_reference_when_emulated(name: str,
         assert (result.double() - right).abs().max() <= ERROR[dtype] * right.abs().max()
 
 
+def by_warpgroups() -> dict[str, Case]:
+    return {
+        "both_by_depth": _of(F.linear, B16, (70, 136), (136, 136), (136,)),
+        "second_by_line": _of(lambda a, b: F.relu(a @ b), F16, (72, 72), (72, 200)),
+        "first_by_line": _of(lambda a, b: F.relu(a.T @ b.T), B16, (72, 136), (136, 72)),
+        "both_by_line": _of(lambda a, b: F.relu(a.T @ b), B16, (200, 72), (200, 136)),
+        "batches": _of(lambda a, b, c: torch.baddbmm(c, a, b), F16, (2, 130, 64), (2, 64, 136), (2, 130, 136)),
+        "one_operand_is_computed": _of(lambda a, b: (a @ b) @ F.relu(b), B16, (64, 64), (64, 64)),
+    }
+
+
+@pytest.mark.parametrize("name", list(by_warpgroups()))
+def test_products_by_warpgroups_compute_the_reference_when_emulated(name: str, builds: Path) -> None:
+    case = by_warpgroups()[name]
+    exact = case.exact()
+    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
+    dtype = next(iter(case.inputs.values())).dtype
+    precision = "bfloat16" if dtype is B16 else "half"
+    text = f"shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision={precision}), warpgroup_mma"
+    about = briefing(facts, Target.CUDA)
+    kernel = agents().translator.translate(about, parse(f"{text}, async_copy(stages=4): "), (), 0)
+    assert compile_cuda(kernel, facts) == ""
+    assert "wgmma.mma_async" in kernel.source
+    (result,) = run_cuda(kernel, facts, case.inputs, builds)
+    assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[dtype] * exact[0].abs().max()
+
+
+def test_tiles_of_warpgroups_are_smaller_where_there_would_be_few(builds: Path) -> None:  # noqa: ARG001
+    text = "shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision=bfloat16), warpgroup_mma"
+    for rows, columns in ((4096, 256), (512, 128), (64, 128)):
+        case = _of(F.linear, B16, (rows, 64), (4096, 64), (4096,))
+        facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
+        about = briefing(facts, Target.CUDA)
+        kernel = agents().translator.translate(about, parse(f"{text}, async_copy(stages=4): "), (), 0)
+        assert f"blockIdx.x % {4096 // columns}" in kernel.source
+
+
 @pytest.mark.parametrize(
     ("techniques", "policy", "reason"),
     [
         ("tensor_cores(precision=half, warp_m=64, warp_n=32)", NumericsPolicy.HALF, "operands are bfloat16"),
         ("tensor_cores(precision=tf32, warp_m=64, warp_n=32)", NumericsPolicy.HALF, "operands have 16 bits"),
         ("tensor_cores(precision=bfloat16, warp_m=64, warp_n=32)", NumericsPolicy.TF32, "16-bit operands are not"),
-        ("tensor_cores(precision=bfloat16, warp_m=32, warp_n=32)", NumericsPolicy.HALF, "into 64 by 32"),
+        ("tensor_cores(precision=bfloat16, warp_m=32, warp_n=32)", NumericsPolicy.HALF, "computes 64 by 32"),
         ("async_copy(stages=4)", NumericsPolicy.HALF, "written for tensor cores"),
         ("tensor_cores(precision=bfloat16, warp_m=64, warp_n=32), async_copy(stages=2)", NumericsPolicy.HALF, "ahead"),
     ],
@@ -121,7 +158,7 @@ def test_products_of_16_bits_begin_on_tensor_cores(dtype: torch.dtype, precision
     case = _of(lambda a, b: F.relu(a @ b), dtype, (512, 256), (256, 512))
     facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
     (first, *_) = agents().manager.initial_strategies(briefing(facts, Target.CUDA), [], 4, 0)
-    assert first.strategy.ids() == ("shared_tiling", "tensor_cores", "async_copy")
+    assert first.strategy.ids() == ("shared_tiling", "tensor_cores", "warpgroup_mma", "async_copy")
     use = first.strategy.use("tensor_cores")
     assert use is not None
     assert use.parameters["precision"] == precision
