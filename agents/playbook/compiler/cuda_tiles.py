@@ -72,7 +72,7 @@ class Tiles:
             empty = (m > rows and m > sizes[-1][0]) or (n // 2 >= columns and n > sizes[-1][1])
             if not empty and batches * -(-rows // m) * -(-columns // n) >= ENOUGH_BLOCKS:
                 return replace(self, m=m, n=n)
-        return replace(self, m=sizes[-1][0], n=sizes[-1][1])
+        return replace(self, m=sizes[-1][0], n=sizes[-1][1]) if sizes else self
 
 
 _OF_WARPGROUPS = ((128, 256), (128, 128), (64, 256), (64, 128))

@@ -20,6 +20,8 @@ LINES = 64
 ROW = 64
 """16-bit elements of a row of 128 bytes in shared memory."""
 WARPGROUPS = THREADS // 128
+FEWEST_STAGES = 2
+"""Pairs of tiles that instructions may still read, or are about to."""
 _TYPES = {"half": "f16", "bfloat16": "bf16"}
 
 FUNCTIONS = r"""
@@ -158,7 +160,9 @@ class Warpgroups:
 
 def fits(first: Operand, second: Operand) -> bool:
     """Return whether both operands lie in packs that are copied as they are, in tiles that instructions read."""
-    if not (first.is_copied and second.is_copied) or first.width % LINES or first.width // LINES > WARPGROUPS:
+    if not (first.is_copied and second.is_copied) or first.width not in (LINES, WARPGROUPS * LINES):
+        return False
+    if first.layout.depth != ROW or first.layout.stages <= FEWEST_STAGES:
         return False
     columns = second.width * (first.width // LINES) // WARPGROUPS
     return columns % ROW == 0 and columns <= 256
