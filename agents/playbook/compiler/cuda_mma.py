@@ -14,11 +14,13 @@ from agents.playbook.compiler.cpu import indices
 from agents.playbook.compiler.cuda_operands import THREADS, Operand
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import Group
-from agents.playbook.compiler.parameters import Pointers, stores
+from agents.playbook.compiler.parameters import Pointers, values
 from agents.playbook.compiler.products import Product
 from agents.playbook.compiler.terms import affine
 
 WARPS = THREADS // 32
+AT_ONCE = 8
+"""Results of a thread that are computed before they are stored: what they load is under way together."""
 _MMA = {
     "half": "m16n8k16.row.col.f32.f16.f16.f32",
     "bfloat16": "m16n8k16.row.col.f32.bf16.bf16.f32",
@@ -116,20 +118,32 @@ class Results:
         rows, columns = (
             prod(self.group.shape[axis] for axis in axes) for axes in (self.product.rows, self.product.columns)
         )
+        computed, held = values(self.group, pointers.of, "result")
         inside = [
             *indices(self.group, "m", self.product.rows),
             *indices(self.group, "n", self.product.columns),
             f"const float result = sums[in_row * {self._pitch} + in_column];",
-            *stores(self.group, pointers.of, "result"),
+            *computed,
+            *(f"held{t}[u] = {each.value}, at{t}[u] = {each.offset};" for t, each in enumerate(held)),
         ]
         return [
             "__syncthreads();",
-            "#pragma unroll 4",
-            f"for (int e = threadIdx.x; e < {self.m * self.n}; e += {THREADS}) {{",
-            f"    const int in_row = {row.format(across)}, in_column = {column.format(across)};",
-            "    const int m = m0 + in_row, n = n0 + in_column;",
-            f"    if (m < {rows} && n < {columns}) {{",
-            *statements(inside, 2),
+            f"for (int base = threadIdx.x; base < {self.m * self.n}; base += {THREADS * AT_ONCE}) {{",
+            *(f"    {each.kind} held{t}[{AT_ONCE}]; idx at{t}[{AT_ONCE}];" for t, each in enumerate(held)),
+            f"    bool inside[{AT_ONCE}];",
+            "    #pragma unroll",
+            f"    for (int u = 0; u < {AT_ONCE}; ++u) {{",
+            f"        const int e = base + u * {THREADS};",
+            f"        const int in_row = {row.format(across)}, in_column = {column.format(across)};",
+            "        const int m = m0 + in_row, n = n0 + in_column;",
+            f"        inside[u] = m < {rows} && n < {columns};",
+            "        if (inside[u]) {",
+            *statements(inside, 3),
+            "        }",
+            "    }",
+            "    #pragma unroll",
+            f"    for (int u = 0; u < {AT_ONCE}; ++u) {{",
+            *(f"        if (inside[u]) st({each.pointer}, at{t}[u], held{t}[u]);" for t, each in enumerate(held)),
             "    }",
             "}",
         ]

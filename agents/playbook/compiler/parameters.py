@@ -66,18 +66,35 @@ class Pointers:
         return (*names, *([self.workspace] if workspace else []))
 
 
-def stores(group: Group, pointer: Callable[[object], str], accumulated: str) -> list[str]:
-    """Return the statements that write a group's targets; ``accumulated`` is the reduction's result."""
+@dataclass(frozen=True)
+class Stored:
+    """A value that is to be stored, as C++ text."""
+
+    pointer: str
+    offset: str
+    kind: str
+    """Type of the value, in a register."""
+    value: str
+
+
+def values(group: Group, pointer: Callable[[object], str], accumulated: str) -> tuple[list[str], list[Stored]]:
+    """Return the statements that compute a group's targets, and what is to be stored."""
     names: dict[Term, str] = {} if group.accumulated is None else {group.accumulated: accumulated}
     emitter = Emitter(names, pointer, "v")
-    lines = []
+    found = []
     for target in group.targets:
         (value,) = emitter.emit(target.value)
         (offset,) = emitter.emit(target.tensor.offset(target_index(group, target.tensor)))
         kind = TYPES[target.tensor.dtype]
         held = "float" if kind in ("f16", "bf16") else kind
-        lines.append(f"st({pointer(target.tensor)}, {offset}, ({held}){value});")
-    return [*emitter.lines, *lines]
+        found.append(Stored(pointer(target.tensor), offset, held, f"({held}){value}"))
+    return emitter.lines, found
+
+
+def stores(group: Group, pointer: Callable[[object], str], accumulated: str) -> list[str]:
+    """Return the statements that write a group's targets; ``accumulated`` is the reduction's result."""
+    lines, found = values(group, pointer, accumulated)
+    return [*lines, *(f"st({each.pointer}, {each.offset}, {each.value});" for each in found)]
 
 
 def first_values(scatter: Scatter, pointer: Callable[[object], str]) -> str:
