@@ -15,8 +15,7 @@ from agents.playbook.compiler.cuda_operands import THREADS, Operand
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.parameters import Pointers, values
-from agents.playbook.compiler.products import Product
-from agents.playbook.compiler.terms import affine
+from agents.playbook.compiler.products import Product, by_row
 
 WARPS = THREADS // 32
 AT_ONCE = 8
@@ -93,11 +92,7 @@ class Results:
 
     @property
     def _by_row(self) -> bool:
-        """Return whether neighbouring columns of the result are neighbours in memory; else neighbouring rows are."""
-        target = self.group.targets[0].tensor
-        factors = affine(target.offset(self.group.index)).factors
-        rows = [self.group.index[axis] for axis in self.product.rows]
-        return all(factors.get(index) != 1 for index in rows)
+        return by_row(self.group, self.product)
 
     @property
     def _pitch(self) -> int:

@@ -11,26 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from agents.playbook.compiler import cuda_mma, cuda_wgmma
+from agents.playbook.compiler import cuda_mma, cuda_scalar, cuda_wgmma
 from agents.playbook.compiler.cpu import indices
 from agents.playbook.compiler.cuda_operands import Layout, Operand
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import Group
-from agents.playbook.compiler.parameters import Pointers, stores
+from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.products import Product
 from agents.playbook.compiler.tensors import Reduce
 
-SIDE = 16
-"""Threads along rows and along columns of a tile on the scalar units."""
-RUN = 256
-"""Terms that are added in one float32 before they go to the total, where there are many."""
-LONGEST_RUN = 4096
-"""Terms up to which one float32 sums them all."""
 LARGEST_TILE = 128
 """Rows or columns of a tile whose sums fit the registers."""
 ENOUGH_BLOCKS = 128
 """Blocks that keep a card busy: smaller tiles are taken where there would be fewer."""
-_QUAD = 4
 _WARPS_DEPTH = 32
 """Depth of tiles for warps, where operands do not lie as warpgroups read them."""
 
@@ -53,7 +46,7 @@ class Tiles:
         """Return tiles as large, or smaller ones where these would leave most of a card idle."""
         batches, rows, columns = product.sizes(group)
         m, n = self.m, self.n
-        least = 32 if self.precision else SIDE
+        least = 32 if self.precision else cuda_scalar.SIDE
         while m > least and m // 2 >= rows:
             m //= 2
         while n > least and n // 2 >= columns:
@@ -131,7 +124,7 @@ def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Ti
     second = Operand("b", product.second, tuple(product.columns), tiles.n, layout, group, reduction)
     if tiles.precision:
         return cuda_mma.Arithmetic(group, product, first, second)
-    return _Scalar(group, product, first, second, prod(reduction.extents))
+    return cuda_scalar.Scalar(group, product, first, second, prod(reduction.extents))
 
 
 def _moves(operands: tuple[Operand, Operand], pointers: Pointers) -> list[str]:
@@ -190,121 +183,4 @@ def _loop(arithmetic: Arithmetic, depth: int) -> list[str]:
     return [*lines, *(["wait_for_copies<0>();"] if copied else []), *arithmetic.ended(), "__syncthreads();"]
 
 
-@dataclass(frozen=True)
-class _Scalar:
-    """Sums on the scalar units: a rectangle of results a thread, in packs of up to four neighbours."""
-
-    group: Group
-    product: Product
-    first: Operand
-    second: Operand
-    depth: int
-    shared_bytes: int = 0
-    """Dynamic shared memory: none."""
-    ahead: int = 1
-    """Pairs of tiles that are read before their time."""
-
-    @staticmethod
-    def functions() -> list[str]:
-        """Return the device functions that the statements call: none."""
-        return []
-
-    @staticmethod
-    def before_barrier() -> list[str]:
-        """Return what makes copies seen: nothing."""
-        return []
-
-    @staticmethod
-    def ended() -> list[str]:
-        """Return what waits for the last instructions: nothing."""
-        return []
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Return rows and columns of a thread's rectangle."""
-        return self.first.width // SIDE, self.second.width // SIDE
-
-    @property
-    def in_runs(self) -> bool:
-        """Return whether sums are put away now and then."""
-        return self.depth > LONGEST_RUN
-
-    def memory(self) -> list[str]:
-        """Return the declarations of shared memory, aligned for packs of four."""
-        lines = []
-        for operand in (self.first, self.second):
-            size = operand.layout.stages * operand.size // _QUAD
-            lines += [
-                f"__shared__ float4 quads_{operand.letter}[{size}];",
-                f"float* const tile_{operand.letter} = reinterpret_cast<float*>(quads_{operand.letter});",
-            ]
-        return [*lines, f"const int column = threadIdx.x % {SIDE}, row = threadIdx.x / {SIDE};"]
-
-    def sums(self) -> list[str]:
-        """Return the declarations of the sums."""
-        rows, columns = self.counts
-        lines = [f"float run[{rows}][{columns}] = {{}};"]
-        return [*lines, f"float total[{rows}][{columns}] = {{}};"] if self.in_runs else lines
-
-    def multiplied(self) -> list[str]:
-        """Return the statements that multiply a pair of tiles."""
-        rows, columns = self.counts
-        body = [
-            f"float a[{rows}], b[{columns}];",
-            *self._read(self.first, "a", "row", rows),
-            *self._read(self.second, "b", "column", columns),
-            *_each(self.counts, ["run[i][j] += a[i] * b[j];"]),
-        ]
-        return ["#pragma unroll", f"for (int k = 0; k < {self.first.layout.depth}; ++k) {{", *statements(body, 1), "}"]
-
-    def _read(self, operand: Operand, into: str, place: str, count: int) -> list[str]:
-        pack = min(_QUAD, count)
-        kind = {1: "float", 2: "float2", 4: "float4"}[pack]
-        start = f"tile_{operand.letter} + buffer * {operand.size} + k * {operand.pitch} + {place} * {pack}"
-        return [
-            "#pragma unroll",
-            f"for (int g = 0; g < {count // pack}; ++g)",
-            f"    *reinterpret_cast<{kind}*>({into} + g * {pack}) =",
-            f"        *reinterpret_cast<const {kind}*>({start} + g * {SIDE * pack});",
-        ]
-
-    def stepped(self) -> list[str]:
-        """Return what is done after each pair of tiles."""
-        if not self.in_runs:
-            return []
-        steps = max(1, RUN // self.first.layout.depth)
-        return [f"if (t % {steps} == {steps - 1}) {{", *statements(self._put_away(), 1), "}"]
-
-    def _put_away(self) -> list[str]:
-        return _each(self.counts, ["total[i][j] += run[i][j];", "run[i][j] = 0;"])
-
-    def written(self, pointers: Pointers) -> list[str]:
-        """Return the statements that write the results."""
-        (rows, columns), (_, lines, across) = self.counts, self.product.sizes(self.group)
-        inside = [
-            *indices(self.group, "m", self.product.rows),
-            *indices(self.group, "n", self.product.columns),
-            f"const float result = {'total' if self.in_runs else 'run'}[i][j];",
-            *stores(self.group, pointers.of, "result"),
-        ]
-        body = [
-            f"const int m = m0 + {_within('row', 'i', rows)}, n = n0 + {_within('column', 'j', columns)};",
-            f"if (m < {lines} && n < {across}) {{",
-            *statements(inside, 1),
-            "}",
-        ]
-        return [*(self._put_away() if self.in_runs else []), *_each(self.counts, body)]
-
-
-Arithmetic = _Scalar | cuda_mma.Arithmetic | cuda_wgmma.Warpgroups
-
-
-def _within(thread: str, item: str, count: int) -> str:
-    """Return the place in the tile of one of a thread's rows or columns: packs, each beside those of other threads."""
-    pack = min(_QUAD, count)
-    return f"{item} / {pack} * {SIDE * pack} + {thread} * {pack} + {item} % {pack}"
-
-
-def _each(counts: tuple[int, int], inner: list[str]) -> list[str]:
-    loop = ["#pragma unroll", f"for (int j = 0; j < {counts[1]}; ++j) {{", *statements(inner, 1), "}"]
-    return ["#pragma unroll", f"for (int i = 0; i < {counts[0]}; ++i) {{", *statements(loop, 1), "}"]
+Arithmetic = cuda_scalar.Scalar | cuda_mma.Arithmetic | cuda_wgmma.Warpgroups

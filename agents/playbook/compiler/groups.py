@@ -91,7 +91,12 @@ def cut(outputs: Sequence[tuple[str, Tensor]]) -> Program:
     for tensor in names:
         _visit(tensor, groups, order, names)
     _widen(order, groups, names)
-    program = Program(_with_epilogues([groups[tensor] for tensor in order], names), names=names)
+    return placed(_with_epilogues([groups[tensor] for tensor in order], names), names)
+
+
+def placed(groups: list[Group], names: Mapping[Tensor, str]) -> Program:
+    """Return the program of groups in this order, with a place for every tensor between them."""
+    program = Program(groups, names=dict(names))
     _check_order(program)
     _place(program)
     return program

@@ -68,6 +68,12 @@ def factor_types(groups: Iterable[Group]) -> set[str]:
     return {term.data.dtype for factor in factors for term in loads_of(factor)} & set(HALVES)
 
 
+def by_row(group: Group, product: Product) -> bool:
+    """Return whether neighbouring columns of the result are neighbours in memory; else neighbouring rows are."""
+    factors = affine(group.targets[0].tensor.offset(group.index)).factors
+    return all(factors.get(group.index[axis]) != 1 for axis in product.rows)
+
+
 def bare(factor: Term) -> Term | None:
     """Return the load that a factor is, without casts between float types; None where it is more than that."""
     while factor.op == "cast" and factor.dtype == "float32" and factor.args[0].dtype == "float32":

@@ -11,6 +11,7 @@ from agents.playbook.compiler.groups import Program, cut
 from agents.playbook.compiler.lowering import UNFORESEEN, Unsupported, lowered
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.products import product_of
+from agents.playbook.compiler.split_depth import divided
 from agents.playbook.compiler.tensors import Order, Reduce, Tensor
 from cupilot.domain.kernel import MAX_SOURCE_BYTES, MAX_WORKSPACE_BYTES, Launch, LaunchPlan, Tunable, Workspace
 from cupilot.domain.problem import ProblemFacts, Role, Target
@@ -102,7 +103,7 @@ def _made(facts: ProblemFacts) -> Program:
 
 
 def _rendered(facts: ProblemFacts, target: Target, tiles: Tiles | None) -> Rendered:
-    program = program_of(facts)
+    program = program_of(facts) if tiles is None else divided(program_of(facts), tiles)
     taken = {spec.name for spec in facts.tensors}
     workspace = next(name for name in ("workspace", "workspace_", "workspace__") if name not in taken)
     pointers = Pointers(program, workspace)

@@ -40,9 +40,7 @@ class Tensor:
 
     def strides(self) -> tuple[int, ...]:
         """Return the strides in memory, in elements."""
-        if self.layout is not None:
-            return self.layout
-        return tuple(prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
+        return dense(self.shape) if self.layout is None else self.layout
 
     def at(self, index: Sequence[Term]) -> Term:
         """Return the element at an index, as a load."""
@@ -77,6 +75,11 @@ class Map(Tensor):
         if index not in self.terms:
             self.terms[index] = self.define(index)
         return self.terms[index]
+
+
+def dense(shape: Shape) -> Shape:
+    """Return the strides of a tensor in C order, in elements."""
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 KINDS = ("sum", "prod", "max", "min", "argmax", "argmin")

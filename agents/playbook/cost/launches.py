@@ -9,6 +9,7 @@ from agents.playbook.compiler.cuda_wgmma import Warpgroups
 from agents.playbook.compiler.groups import ITEM_BYTES, Group
 from agents.playbook.compiler.products import product_of
 from agents.playbook.compiler.program import program_of
+from agents.playbook.compiler.split_depth import divided
 from agents.playbook.compiler.tensors import Order, Reduce, Tensor
 from agents.playbook.compiler.terms import Term
 from agents.playbook.cost.rates import Rates
@@ -33,6 +34,8 @@ def launches(operator: Launches, choice: Choice) -> Cost:
     """Return the cost of all groups, one after the other."""
     program = program_of(operator.facts)
     tiles = tiles_of(choice.options)
+    if tiles is not None:
+        program = divided(program, tiles)
     costs = [_group(group, choice.rates, tiles) for group in program.groups]
     spent = sum(max(memory, arithmetic) for memory, arithmetic in costs)
     memory = sum(memory for memory, _ in costs)

@@ -162,3 +162,31 @@ def test_products_of_16_bits_begin_on_tensor_cores(dtype: torch.dtype, precision
     use = first.strategy.use("tensor_cores")
     assert use is not None
     assert use.parameters["precision"] == precision
+
+
+def deep() -> dict[str, tuple[Case, NumericsPolicy, str]]:
+    half, fp32 = NumericsPolicy.HALF, NumericsPolicy.FP32
+    warps = "shared_tiling(tile_m=128, tile_n=128, tile_k=32), tensor_cores(precision=bfloat16, warp_m=64, warp_n=32)"
+    groups = "shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision=bfloat16), warpgroup_mma"
+    convolution = _of(lambda a, w: F.relu(F.conv2d(a, w, padding=1)), F32, (1, 64, 7, 9), (18, 64, 3, 3))
+    linear = _of(lambda a, w, b: F.relu(F.linear(a, w, b)), B16, (70, 1024), (40, 1024), (40,))
+    return {
+        "scalar": (convolution, fp32, "shared_tiling(tile_m=64, tile_n=64, tile_k=16)"),
+        "warps": (linear, half, f"{warps}, async_copy(stages=4)"),
+        "warpgroups": (linear, half, f"{groups}, async_copy(stages=4)"),
+    }
+
+
+@pytest.mark.parametrize("name", list(deep()))
+def test_the_depth_of_a_product_with_few_tiles_is_divided(name: str, builds: Path) -> None:
+    case, policy, text = deep()[name]
+    exact = case.exact()
+    facts, _ = trace(case.function, case.inputs, policy=policy)
+    kernel = agents().translator.translate(briefing(facts, Target.CUDA), parse(f"{text}: "), (), 0)
+    assert compile_cuda(kernel, facts) == ""
+    product, _ = kernel.plan.launches
+    assert int(product.grid[0]) % 2 == 0
+    (result,) = run_cuda(kernel, facts, case.inputs, builds)
+    dtype = next(iter(case.inputs.values())).dtype
+    error = 1e-6 if dtype is F32 else ERROR[dtype]
+    assert (result.double() - exact[0]).abs().max() <= error * exact[0].abs().max()
