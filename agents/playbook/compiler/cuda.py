@@ -8,6 +8,7 @@ from math import prod
 from agents.playbook.compiler import cuda_merged
 from agents.playbook.compiler.accumulators import Accumulator
 from agents.playbook.compiler.cpu import argument_of, indices, loops, order_body, position
+from agents.playbook.compiler.cuda_maps import in_packs, memory_order
 from agents.playbook.compiler.cuda_operands import inner_indices
 from agents.playbook.compiler.cuda_tiles import Tiles, tiled
 from agents.playbook.compiler.emission import statements
@@ -120,17 +121,22 @@ def render(
 
 
 def _each(work: Cuda, name: str, group: Group, count: int, body: list[str]) -> None:
-    """Add a launch with a thread an element."""
+    """Add a launch with a thread an element; those of a map are neighbours in the result's memory."""
+    axes = memory_order(group) if group.source is None else list(range(len(group.shape)))
     lines = [
         f"const long long o = (long long)blockIdx.x * {BLOCK} + threadIdx.x;",
         f"if (o >= {count}LL) return;",
-        *indices(group, "o" if count >= 2**31 else "(int)o", list(range(len(group.shape)))),
+        *indices(group, "o" if count >= 2**31 else "(int)o", axes),
         *body,
     ]
     work.add(name, group, lines, -(-count // BLOCK))
 
 
 def _map(work: Cuda, name: str, group: Group) -> None:
+    packed = in_packs(group, work.pointers, BLOCK)
+    if packed is not None:
+        work.add(name, group, *packed)
+        return
     _each(work, name, group, prod(group.shape), stores(group, work.pointers.of, ""))
 
 

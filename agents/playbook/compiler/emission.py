@@ -60,7 +60,7 @@ class Emitter:
 
     def emit(self, *roots: Term) -> list[str]:
         """Return a name or short text for each root; statements that they need are added to ``lines``."""
-        order = [term for term in walk(roots) if term not in self.names]
+        order = walk(roots, self.names)
         uses: dict[Term, int] = {}
         for term in order:
             for arg in term.args:

@@ -83,7 +83,7 @@ def values(group: Group, pointer: Callable[[object], str], accumulated: str) -> 
     emitter = Emitter(names, pointer, "v")
     found = []
     for target in group.targets:
-        (value,) = emitter.emit(target.value)
+        (value,) = emitter.emit(unrounded(target.value, target.tensor))
         (offset,) = emitter.emit(target.tensor.offset(target_index(group, target.tensor)))
         kind = TYPES[target.tensor.dtype]
         held = "float" if kind in ("f16", "bf16") else kind
@@ -95,6 +95,11 @@ def stores(group: Group, pointer: Callable[[object], str], accumulated: str) -> 
     """Return the statements that write a group's targets; ``accumulated`` is the reduction's result."""
     lines, found = values(group, pointer, accumulated)
     return [*lines, *(f"st({each.pointer}, {each.offset}, {each.value});" for each in found)]
+
+
+def unrounded(value: Term, tensor: Tensor) -> Term:
+    """Return a value that is to be stored in a tensor without the rounding that storing it does."""
+    return value.args[0] if value.op == "round" and value.data == tensor.dtype else value
 
 
 def first_values(scatter: Scatter, pointer: Callable[[object], str]) -> str:

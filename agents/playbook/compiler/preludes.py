@@ -11,10 +11,14 @@ template <class T> FN void st(T* p, idx i, T value) { p[i] = value; }
 FN float from_bits(unsigned bits) { float value; __builtin_memcpy(&value, &bits, 4); return value; }
 FN unsigned to_bits(float value) { unsigned bits; __builtin_memcpy(&bits, &value, 4); return bits; }
 FN float ld(const bf16* p, idx i) { return from_bits((unsigned)p[i].bits << 16); }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+FN unsigned short narrowed(float x) { unsigned short h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
+#else
 FN unsigned short narrowed(float value) {  // to bfloat16: nearest, ties to even
     const unsigned bits = to_bits(value);
     return value != value ? 0x7fc0 : (unsigned short)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
+#endif
 FN void st(bf16* p, idx i, float value) { p[i].bits = narrowed(value); }
 FN float eighth(float value, int mantissa, int least) {  // nearest, ties to even; below 2^least evenly spaced
     const int exponent = (int)((to_bits(value) >> 23) & 255) - 127;
@@ -175,6 +179,12 @@ FN float ld(const f16* p, idx i) { return widened(p[i].bits); }
 FN void st(f16* p, idx i, float value) { p[i].bits = halved(value); }
 FN float round_f16(float value) { return widened(halved(value)); }
 """
+_CUDA_PACK = r"""
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) pack { T items[N]; };
+template <int N, class T> FN pack<T, N> fetch(const T* p) { return *reinterpret_cast<const pack<T, N>*>(p); }
+template <class T, int N> FN void put(T* p, const pack<T, N>& a) { *reinterpret_cast<pack<T, N>*>(p) = a; }
+"""
+"""Neighbouring elements that are loaded or stored at once."""
 _CUDA_BRING = r"""
 FN void fn_bring_sum(long long* p, long long v) { atomicAdd((unsigned long long*)p, (unsigned long long)v); }
 FN void fn_bring_max(long long* p, long long v) { atomicMax(p, v); }
@@ -199,6 +209,7 @@ def prelude(index_type: str, *, cuda: bool) -> str:
             f"FN {kind} fn_rsqrt({kind} x) {{ return 1 / {builtin}sqrt{suffix}(x); }}",
         ]
     functions += [_LOGSUM, _WHOLE_POW, _WHOLE.strip(), _WORDS.strip(), (_CUDA_BRING if cuda else _CPU_BRING).strip()]
+    functions += [_CUDA_PACK.strip()] if cuda else []
     head, half = (_CUDA_HEAD, _CUDA_HALF) if cuda else (_CPU_HEAD, _CPU_HALF)
     body = "\n".join(functions)
     return f"typedef {index_type} idx;\n{head.strip()}\n{_COMMON.strip()}\n{half.strip()}\n{body}"

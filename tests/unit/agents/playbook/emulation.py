@@ -98,8 +98,11 @@ def _built(kernel: Kernel, facts: ProblemFacts, launches: tuple[ResolvedLaunch, 
         source = re.sub(line, text, source)
     text = "\n".join([_SHIM, source, *(_entry(place, launch, source) for place, launch in enumerate(launches))])
     path = builds / f"emulated_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    builds.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".cpp").write_text(text)
-    command = ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread", "-o", f"{path}.so", f"{path}.cpp"]
+    checked = ["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]
+    command = ["g++", "-std=c++17", "-O1", "-w", *checked, "-shared", "-fPIC", "-pthread", "-o", f"{path}.so"]
+    command.append(f"{path}.cpp")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:3000]
     return path.with_suffix(".so")

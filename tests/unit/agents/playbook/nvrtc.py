@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 from cupilot.domain.header import render
 from cupilot.domain.kernel import Kernel, resolve
 from cupilot.domain.problem import ProblemFacts
@@ -19,3 +24,15 @@ def compile_cuda(kernel: Kernel, facts: ProblemFacts, *flags: str) -> str:
     compiled = program.compile([*OPTIONS, *flags])
     assert compiled, program.log()[:4000] + "\n" + kernel.source
     return program.log().strip()
+
+
+def opcodes(kernel: Kernel, facts: ProblemFacts) -> list[str]:
+    """Opcodes of a kernel's machine code for sm_90a, with their modifiers, in order."""
+    program = Program(installation.nvrtc(), kernel.source, {"problem.h": render(facts, kernel.plan.values())})
+    assert program.compile(OPTIONS), program.log()
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(program.cubin())
+        command = [str(installation.disassembler()), str(path)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]+)", text)

@@ -1,0 +1,103 @@
+"""Maps on the ``cuda`` target: packs of neighbouring elements with wide loads, in the order of the result's memory."""
+
+from __future__ import annotations
+
+from math import prod
+
+from agents.playbook.compiler.cuda_packs import EACH, FIRST, fetched
+from agents.playbook.compiler.emission import TYPES, Emitter, statements
+from agents.playbook.compiler.groups import Group
+from agents.playbook.compiler.packs import Packs, item_bytes, joined, loads_in, width_of
+from agents.playbook.compiler.parameters import Pointers, target_index, unrounded
+from agents.playbook.compiler.shapes_of_work import operations
+from agents.playbook.compiler.tensors import Tensor
+from agents.playbook.compiler.terms import Term, substituted, unravel, variable
+from agents.playbook.ordering import walk
+
+MANY_BLOCKS = 1024
+"""Blocks from which on a thread may have two packs in flight and the card is still full."""
+LARGEST_BODY = 600
+"""Operations of an unrolled loop that compilers take in little time and that fit an instruction cache."""
+FETCHED_BYTES = 192
+"""Bytes in flight that leave a thread enough registers for the rest."""
+
+
+def memory_order(group: Group) -> list[int]:
+    """Return a map's axes from the one along which its first target lies farthest apart to the nearest."""
+    strides = group.targets[0].tensor.strides()
+    return sorted(range(len(group.shape)), key=lambda axis: -strides[axis])
+
+
+def in_packs(group: Group, pointers: Pointers, block: int) -> tuple[list[str], int] | None:
+    """Return the statements of a block and how many blocks there are; None where wide loads would do no good."""
+    count = prod(group.shape)
+    index = variable(EACH, count)
+    if count == 1:
+        return None
+    values, places = _flat(group, index)
+    stored = [(place, target.tensor) for place, target in zip(places, group.targets, strict=True)]
+    width, work = width_of(index, count, values, stored), max(1, operations(group) // count)
+    while width > 1 and width * work > LARGEST_BODY:
+        width //= 2
+    if width == 1:
+        return None
+    packs = Packs(index, width)
+    values = packs.unguarded(values)
+    each = width * sum(item_bytes(load.data) for load in loads_in(values) if not packs.stays(load))
+    many = count >= 2 * width * block * MANY_BLOCKS
+    flight = 2 if many and 2 * width * work <= LARGEST_BODY and 2 * each <= FETCHED_BYTES else 1
+    inputs = fetched(packs, values, flight, pointers.of)
+    inside = _computed(packs, inputs.names, values, stored, pointers)
+    size = width * block * flight
+    found = f"const idx {FIRST} = ((idx)blockIdx.x * {block * flight} + u * {block} + (idx)threadIdx.x) * {width};"
+    phases = [*_each_pack(flight, found, count % size and count, inputs.lines)] if inputs.lines else []
+    return [
+        *inputs.declared,
+        *phases,
+        *_each_pack(flight, found, count % size and count, inside),
+    ], -(-count // size)
+
+
+def _flat(group: Group, index: Term) -> tuple[list[Term], list[Term]]:
+    """Return the targets' values and offsets for one index over all elements, in the order of the result's memory."""
+    order = memory_order(group)
+    found = dict(zip(order, unravel(index, [group.shape[axis] for axis in order]), strict=True))
+    table = {group.index[axis]: term for axis, term in found.items() if group.index[axis].op == "index"}
+    offsets = [target.tensor.offset(target_index(group, target.tensor)) for target in group.targets]
+    values = [unrounded(target.value, target.tensor) for target in group.targets]
+    terms = substituted([*values, *offsets], table)
+    return terms[: len(offsets)], terms[len(offsets) :]
+
+
+def _each_pack(count: int, found: str, limit: int, body: list[str]) -> list[str]:
+    """Return statements for each of a thread's packs, those that begin at a limit or beyond left out."""
+    guarded = [f"if ({FIRST} < {limit}) {{", *statements(body, 1), "}"] if limit else body
+    return ["#pragma unroll", f"for (int u = 0; u < {count}; ++u) {{", *statements([found, *guarded], 1), "}"]
+
+
+def _computed(
+    packs: Packs, names: dict[Term, str], values: list[Term], stored: list[tuple[Term, Tensor]], pointers: Pointers
+) -> list[str]:
+    """Return the statements that compute and store a pack."""
+    inner = Emitter({**names, packs.index: EACH}, pointers.of, "v")
+    texts = inner.emit(*values)
+    places = Emitter({packs.index: FIRST}, pointers.of, "q")
+    offsets = places.emit(*(joined(offset) for offset, _ in stored))
+    declared, kept, put = list[str](), list[str](), list[str]()
+    for number, (text, offset, (_, tensor)) in enumerate(zip(texts, offsets, stored, strict=True)):
+        kind = TYPES[tensor.dtype]
+        held = "float" if kind in ("f16", "bf16") else kind
+        declared.append(f"pack<{kind}, {packs.width}> o{number};")
+        kept.append(f"st(o{number}.items, k, ({held}){text});")
+        put.append(f"put({pointers.of(tensor)} + {offset}, o{number});")
+    lines = [*inner.lines, *kept]
+    moves = packs.index in walk(values, names)
+    return [
+        *declared,
+        "#pragma unroll",
+        f"for (int k = 0; k < {packs.width}; ++k) {{",
+        *statements([f"const idx {EACH} = {FIRST} + k;", *lines] if moves else lines, 1),
+        "}",
+        *places.lines,
+        *put,
+    ]

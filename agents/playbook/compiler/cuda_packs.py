@@ -1,0 +1,66 @@
+"""Packs of neighbouring elements on the ``cuda`` target: a thread fetches them with wide loads, then computes each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from agents.playbook.compiler.emission import TYPES, Emitter
+from agents.playbook.compiler.packs import Packs, joined, offset_of
+from agents.playbook.compiler.terms import Term
+
+FIRST, EACH = "base", "j"
+"""Names of the index of a pack's first element, and of each in the loop over ``k``."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Statements that fetch what packs need, and what then stands for it in the loop over a pack's elements."""
+
+    declared: list[str]
+    """Arrays of one item for each of a thread's packs."""
+    lines: list[str]
+    """Fill the items ``u``; the index of the first element is ``base``."""
+    names: dict[Term, str]
+    """Of wide loads and of what is the same for the whole pack."""
+
+
+def fetched(packs: Packs, roots: Sequence[Term], count: int, pointer: Callable[[object], str]) -> Fetched:
+    """Return what a thread fetches for each of so many packs, of which it then computes the roots."""
+    still, wide = _needed(packs, roots)
+    emitter = Emitter({packs.index: FIRST}, pointer, "s")
+    places = [joined(offset_of(load)) for load in wide]
+    guards = [load.args[len(load.data.shape) :] for load in wide]
+    texts = emitter.emit(*still, *places, *(guard for item in guards for guard in item))
+    conditions = iter(texts[len(still) + len(wide) :])
+    declared, filled, names = list[str](), list[str](), dict[Term, str]()
+    for term, text in zip(still, texts, strict=False):
+        name = f"h{len(declared)}"
+        declared.append(f"{TYPES[term.dtype]} {name}[{count}];")
+        filled.append(f"{name}[u] = {text};")
+        names[term] = f"{name}[u]"
+    for load, text, guard in zip(wide, texts[len(still) :], guards, strict=False):
+        name, kind = f"a{len(declared)}", f"{TYPES[load.data.dtype]}, {packs.width}"
+        declared.append(f"pack<{kind}> {name}[{count}];")
+        fetch = f"{name}[u] = fetch<{packs.width}>({pointer(load.data)} + {text});"
+        filled += [f"{name}[u] = {{}};", f"if ({next(conditions)}) {fetch}"] if guard else [fetch]
+        names[load] = f"ld({name}[u].items, k)"
+    return Fetched(declared, [*emitter.lines, *filled], names)
+
+
+def _needed(packs: Packs, roots: Sequence[Term]) -> tuple[list[Term], list[Term]]:
+    """Return the largest terms that stay the same over a pack, and the wide loads."""
+    still, wide = list[Term](), list[Term]()
+    stack, seen = list(reversed(roots)), set[Term]()
+    while stack:
+        term = stack.pop()
+        if term in seen or term.op == "const" or term is packs.index:
+            continue
+        seen.add(term)
+        if packs.stays(term):
+            still.append(term)
+        elif term.op == "load" and packs.is_wide_load(term):
+            wide.append(term)
+        else:
+            stack.extend(reversed(term.args))
+    return still, wide
