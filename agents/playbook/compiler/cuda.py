@@ -11,6 +11,7 @@ from agents.playbook.compiler.cpu import argument_of, indices, loops, order_body
 from agents.playbook.compiler.cuda_maps import in_packs, memory_order
 from agents.playbook.compiler.cuda_operands import inner_indices
 from agents.playbook.compiler.cuda_tiles import Tiles, tiled
+from agents.playbook.compiler.cuda_transposes import in_tiles, transpose_of
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import Group, Program
 from agents.playbook.compiler.parameters import Pointers, brought, first_values, stores
@@ -133,6 +134,10 @@ def _each(work: Cuda, name: str, group: Group, count: int, body: list[str]) -> N
 
 
 def _map(work: Cuda, name: str, group: Group) -> None:
+    transpose = transpose_of(group)
+    if transpose is not None:
+        work.add(name, group, *in_tiles(group, transpose, work.pointers, BLOCK))
+        return
     packed = in_packs(group, work.pointers, BLOCK)
     if packed is not None:
         work.add(name, group, *packed)

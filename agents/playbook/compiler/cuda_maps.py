@@ -8,7 +8,7 @@ from agents.playbook.compiler.cuda_packs import EACH, FIRST, fetched
 from agents.playbook.compiler.emission import TYPES, Emitter, statements
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.packs import Packs, item_bytes, joined, loads_in, width_of
-from agents.playbook.compiler.parameters import Pointers, target_index, unrounded
+from agents.playbook.compiler.parameters import Pointers, store, target_index, unrounded
 from agents.playbook.compiler.shapes_of_work import operations
 from agents.playbook.compiler.tensors import Tensor
 from agents.playbook.compiler.terms import Term, substituted, unravel, variable
@@ -26,6 +26,12 @@ def memory_order(group: Group) -> list[int]:
     """Return a map's axes from the one along which its first target lies farthest apart to the nearest."""
     strides = group.targets[0].tensor.strides()
     return sorted(range(len(group.shape)), key=lambda axis: -strides[axis])
+
+
+def values_and_places(group: Group) -> tuple[list[Term], list[Term]]:
+    """Return the values that a group stores and their offsets."""
+    values = [unrounded(target.value, target.tensor) for target in group.targets]
+    return values, [target.tensor.offset(target_index(group, target.tensor)) for target in group.targets]
 
 
 def in_packs(group: Group, pointers: Pointers, block: int) -> tuple[list[str], int] | None:
@@ -63,8 +69,7 @@ def _flat(group: Group, index: Term) -> tuple[list[Term], list[Term]]:
     order = memory_order(group)
     found = dict(zip(order, unravel(index, [group.shape[axis] for axis in order]), strict=True))
     table = {group.index[axis]: term for axis, term in found.items() if group.index[axis].op == "index"}
-    offsets = [target.tensor.offset(target_index(group, target.tensor)) for target in group.targets]
-    values = [unrounded(target.value, target.tensor) for target in group.targets]
+    values, offsets = values_and_places(group)
     terms = substituted([*values, *offsets], table)
     return terms[: len(offsets)], terms[len(offsets) :]
 
@@ -86,9 +91,8 @@ def _computed(
     declared, kept, put = list[str](), list[str](), list[str]()
     for number, (text, offset, (_, tensor)) in enumerate(zip(texts, offsets, stored, strict=True)):
         kind = TYPES[tensor.dtype]
-        held = "float" if kind in ("f16", "bf16") else kind
         declared.append(f"pack<{kind}, {packs.width}> o{number};")
-        kept.append(f"st(o{number}.items, k, ({held}){text});")
+        kept.append(store(f"o{number}.items", tensor, "k", text))
         put.append(f"put({pointers.of(tensor)} + {offset}, o{number});")
     lines = [*inner.lines, *kept]
     moves = packs.index in walk(values, names)

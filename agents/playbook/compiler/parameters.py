@@ -85,9 +85,8 @@ def values(group: Group, pointer: Callable[[object], str], accumulated: str) -> 
     for target in group.targets:
         (value,) = emitter.emit(unrounded(target.value, target.tensor))
         (offset,) = emitter.emit(target.tensor.offset(target_index(group, target.tensor)))
-        kind = TYPES[target.tensor.dtype]
-        held = "float" if kind in ("f16", "bf16") else kind
-        found.append(Stored(pointer(target.tensor), offset, held, f"({held}){value}"))
+        kind = held_as(target.tensor)
+        found.append(Stored(pointer(target.tensor), offset, kind, f"({kind}){value}"))
     return emitter.lines, found
 
 
@@ -95,6 +94,17 @@ def stores(group: Group, pointer: Callable[[object], str], accumulated: str) -> 
     """Return the statements that write a group's targets; ``accumulated`` is the reduction's result."""
     lines, found = values(group, pointer, accumulated)
     return [*lines, *(f"st({each.pointer}, {each.offset}, {each.value});" for each in found)]
+
+
+def store(pointer: str, tensor: Tensor, offset: str, value: str) -> str:
+    """Return the statement that writes an element of a tensor's type."""
+    return f"st({pointer}, {offset}, ({held_as(tensor)}){value});"
+
+
+def held_as(tensor: Tensor) -> str:
+    """Return the C++ type of an element in a register."""
+    kind = TYPES[tensor.dtype]
+    return "float" if kind in ("f16", "bf16") else kind
 
 
 def unrounded(value: Term, tensor: Tensor) -> Term:

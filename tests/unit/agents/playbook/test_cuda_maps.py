@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from agents.playbook.compiler import cuda_maps
+from agents.playbook.compiler import cuda, cuda_maps
 from agents.playbook.compiler.packs import Motion, Packs
 from agents.playbook.compiler.program import rendered
 from agents.playbook.compiler.terms import Term, compare, modulo, number, over, plus, times, variable
@@ -124,6 +124,56 @@ def test_elements_that_lie_apart_or_askew_are_loaded_one_by_one(case: Case, buil
     kernel, facts = kernel_of(case)
     assert "fetch<" not in kernel.source.split("\n\n")[-1]
     compare_all(run_cuda(kernel, facts, case.inputs, builds), case)
+
+
+F64, I64 = torch.float64, torch.int64
+TRANSPOSED = {
+    "ragged": of(lambda a, b: a.T.contiguous() + b.contiguous(), random(33, 41), random(41, 33)),
+    "whole": of(lambda a: a.T.contiguous() * 2, random(64, 32)),
+    "result_of_other_strides": of(lambda a, b: a.T + b, random(33, 41), random(41, 33)),
+    "batches": of(lambda a: torch.relu(a.transpose(1, 2)).contiguous(), random(3, 9, 40)),
+    "small_items": of(lambda a: a.transpose(0, 1).contiguous() + 1, random(70, 130, dtype=BF16)),
+    "half": of(lambda a: a.transpose(0, 1).contiguous() + 1, random(12, 34, dtype=F16)),
+    "to_channels_last": of(lambda a: a.permute(0, 2, 3, 1).contiguous() * 2, random(2, 12, 5, 7)),
+    "from_channels_last": of(
+        lambda a, b: a.permute(0, 3, 1, 2).contiguous() * b, random(2, 5, 7, 12), random(12, 1, 1)
+    ),
+    "heads": of(lambda a: a.permute(0, 2, 3, 1).contiguous(), random(2, 9, 3, 8)),
+    "two": of(lambda a, b: (a.T * b.T).contiguous() / 3, random(33, 12), random(33, 12, dtype=BF16)),
+    "doubles": of(lambda a: a.T.contiguous() * a.T.contiguous(), random(33, 12, dtype=F64)),
+    "integers": of(lambda a: a.T.contiguous() + 1, random(33, 12, dtype=I64)),
+    "padded": of(lambda a: F.pad(a, (3, 2, 1, 0)).T.contiguous(), random(30, 11)),
+    "row_by_index": of(lambda a, i: a.T.contiguous() + a[i].T.contiguous(), random(9, 12), whole(9)),
+    "symmetric": of(lambda a: a + a.T.contiguous(), random(40, 40)),
+}
+
+
+@pytest.mark.parametrize("name", list(TRANSPOSED))
+def test_tiles_compute_the_bits_of_single_elements(name: str, builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = TRANSPOSED[name]
+    kernel, facts = kernel_of(case)
+    assert "__shared__" in kernel.source
+    assert compile_cuda(kernel, facts) == ""
+    results = run_cuda(kernel, facts, case.inputs, builds)
+    compare_all(results, case)
+    monkeypatch.setattr(cuda, "transpose_of", lambda _: None)
+    single, facts = kernel_of(case)
+    assert "__shared__" not in single.source
+    for tiled, own in zip(results, run_cuda(single, facts, case.inputs, builds), strict=True):
+        assert torch.equal(tiled.view(torch.uint8), own.view(torch.uint8))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        of(lambda a: a.permute(0, 2, 1, 3).contiguous(), random(2, 8, 8, 8)),
+        of(lambda a: a.T.contiguous(), random(40, 3)),
+        of(lambda a: a.flip(1), random(16, 16)),
+    ],
+)
+def test_maps_that_read_along_the_axis_that_they_write_need_no_tile(case: Case) -> None:
+    kernel, _ = kernel_of(case)
+    assert "__shared__" not in kernel.source
 
 
 def test_motion_of_index_terms_is_that_of_their_values() -> None:
