@@ -10,6 +10,7 @@ from agents.playbook.compiler.accumulators import Accumulator
 from agents.playbook.compiler.cpu import argument_of, indices, loops, order_body, position
 from agents.playbook.compiler.cuda_maps import in_packs, memory_order
 from agents.playbook.compiler.cuda_operands import inner_indices
+from agents.playbook.compiler.cuda_rows import SHORT, WARP, Part, Rows, Threads, joined_in_block, joined_in_warp, union
 from agents.playbook.compiler.cuda_tiles import Tiles, tiled
 from agents.playbook.compiler.cuda_transposes import in_tiles, transpose_of
 from agents.playbook.compiler.emission import statements
@@ -17,22 +18,19 @@ from agents.playbook.compiler.groups import Group, Program
 from agents.playbook.compiler.parameters import Pointers, brought, first_values, stores
 from agents.playbook.compiler.preludes import prelude, trimmed
 from agents.playbook.compiler.products import product_of
-from agents.playbook.compiler.shapes_of_work import chunk_level, is_contiguous
+from agents.playbook.compiler.shapes_of_work import chunk_level
 from agents.playbook.compiler.tensors import Reduce, Scan, Scatter
 from cupilot.domain.kernel import MAX_LAUNCHES, Launch, Tunable
 
 BLOCK = 256
 ENOUGH_THREADS = 65536
 """Results from which on a thread each keeps a card busy."""
-SHORT = 64
-"""Terms up to which a block would have too little to do for a result."""
 ENOUGH_BLOCKS = 512
 PART = 8192
 """Terms from which on a part of a result keeps a block busy."""
 MOST_PARTS = 1024
-RUN = 32
-"""Terms that a thread adds in float32 before they go to a double."""
 SCAN_ITEMS = 4
+WHOLE_BLOCK = Threads(BLOCK, "(int)threadIdx.x")
 
 
 @dataclass
@@ -164,8 +162,11 @@ def _reduction(work: Cuda, name: str, group: Group, reduction: Reduce) -> None:
         work.functions |= dict.fromkeys(made.functions)
         return
     accumulator = Accumulator(reduction.kind, reduction.value)
-    by_rows = terms > SHORT and is_contiguous(group, group.inner[-1]) and reduction.extents[-1] >= 32
-    if terms <= SHORT or (results >= ENOUGH_THREADS and not by_rows):
+    rows = Rows(group, reduction, work.pointers)
+    if rows.in_warp:
+        work.add(name, group, *_in_warps(rows, rows.in_warp))
+        return
+    if terms <= SHORT or (results >= ENOUGH_THREADS and not rows.side_by_side):
         body = [*one_result(group, reduction, accumulator, work.pointers), *stores(group, work.pointers.of, "result")]
         _each(work, name, group, results, body)
         return
@@ -173,14 +174,15 @@ def _reduction(work: Cuda, name: str, group: Group, reduction: Reduce) -> None:
     if parts == 1:
         lines = [
             *_block_indices(group, "blockIdx.x"),
-            *_block_total(group, reduction, accumulator, work.pointers, ("threadIdx.x", str(terms))),
+            *rows.total(WHOLE_BLOCK, Part("", str(terms), terms, even=True)),
+            *joined_in_block(accumulator, BLOCK),
             "if (threadIdx.x != 0) return;",
             *_result(accumulator),
             *stores(group, work.pointers.of, "result"),
         ]
         work.add(name, group, lines, results)
         return
-    _in_parts(work, name, group, reduction, parts)
+    _in_parts(work, name, rows, parts)
 
 
 def _block_indices(group: Group, block: str) -> list[str]:
@@ -218,76 +220,33 @@ def _result(accumulator: Accumulator) -> list[str]:
     return [f"const {accumulator.term} result = ({accumulator.term})total;"]
 
 
-def _block_total(
-    group: Group, reduction: Reduce, accumulator: Accumulator, pointers: Pointers, bounds: tuple[str, str]
-) -> list[str]:
-    """Return the statements by which a block reduces terms between bounds to its thread 0's total."""
-    low, high = bounds
-    step = BLOCK
-    lines, value = argument_of(group, pointers)
-    long_terms = "long long" if prod(reduction.extents) >= 2**30 else "int"
-    inner = [*inner_indices(group, reduction), *lines]
-    begin = [f"{accumulator.total} total = {accumulator.first};"]
-    if accumulator.places:
-        body = [*inner, *_placed(accumulator, value, "(long long)r")]
-        loop = [f"for ({long_terms} r = {low}; r < {high}; r += {step}) {{", *statements(body, 1), "}"]
-        return [*begin, "long long place = 0;", *loop, *_joined_in_block(accumulator)]
-    if accumulator.chunked:
-        body = [
-            "float run = 0;",
-            f"for (int u = 0; u < {RUN}; ++u) {{",
-            *statements(
-                [
-                    f"const {long_terms} r = b + u * {BLOCK};",
-                    f"if (r < {high}) {{",
-                    *statements([*inner, f"run += {value};"], 1),
-                    "}",
-                ],
-                1,
-            ),
-            "}",
-            "total += run;",
-        ]
-        loop = [f"for ({long_terms} b = {low}; b < {high}; b += {RUN * BLOCK}) {{", *statements(body, 1), "}"]
-    else:
-        body = [*inner, accumulator.step("total", value)]
-        loop = [f"for ({long_terms} r = {low}; r < {high}; r += {step}) {{", *statements(body, 1), "}"]
-    return [*begin, *loop, *_joined_in_block(accumulator)]
+def _in_warps(rows: Rows, lanes: int) -> tuple[list[str], int]:
+    """Return the statements of a block with a row to so many neighbouring threads, and how many blocks there are.
 
-
-def _joined_in_block(accumulator: Accumulator) -> list[str]:
-    """Return the statements by which a block's totals become its thread 0's."""
-    join = ["const int other = threadIdx.x + half;"]
-    if accumulator.places:
-        join += _better_pair(accumulator, "totals[other]", "places[other]")
-        join += ["totals[threadIdx.x] = total;", "places[threadIdx.x] = place;"]
-    else:
-        join += [accumulator.step("total", "totals[other]"), "totals[threadIdx.x] = total;"]
-    return [
-        f"__shared__ {accumulator.total} totals[{BLOCK}];",
-        *([f"__shared__ long long places[{BLOCK}];"] if accumulator.places else []),
-        "totals[threadIdx.x] = total;",
-        *(["places[threadIdx.x] = place;"] if accumulator.places else []),
-        f"for (int half = {BLOCK // 2}; half > 0; half /= 2) {{",
-        *statements(["__syncthreads();", "if (threadIdx.x < half) {", *statements(join, 1), "}"], 1),
-        "}",
+    Threads beyond the last row take it too, since all of a warp take part in shuffles, and do not write.
+    """
+    group, results, each = rows.group, prod(rows.group.shape), BLOCK // lanes
+    even = results % each == 0
+    row = f"(long long)blockIdx.x * {each} + threadIdx.x / {lanes}"
+    lines = [
+        *([] if even else [f"const long long row = {row};"]),
+        *_block_indices(group, row if even else f"row < {results} ? row : {results - 1}"),
+        f"const int lane = (int)threadIdx.x % {lanes};",
+        *rows.total(Threads(lanes, "lane"), Part("", str(rows.terms), rows.terms, even=True)),
+        *joined_in_warp(rows.accumulator, lanes),
+        f"if (lane != 0{'' if even else f' || row >= {results}'}) return;",
+        *_result(rows.accumulator),
+        *stores(group, rows.pointers.of, "result"),
     ]
+    return lines, -(-results // each)
 
 
-def _better_pair(accumulator: Accumulator, value: str, place: str) -> list[str]:
-    same = f"({value} == total || ({value} != {value} && total != total))"
-    return [
-        f"if ({accumulator.better()}({value}, total) || ({same} && {place} < place)) {{",
-        f"    total = {value}; place = {place};",
-        "}",
-    ]
-
-
-def _in_parts(work: Cuda, name: str, group: Group, reduction: Reduce, parts: int) -> None:
+def _in_parts(work: Cuda, name: str, rows: Rows, parts: int) -> None:
     """Add two launches: parts of each result, and their union."""
-    accumulator = Accumulator(reduction.kind, reduction.value)
-    results, terms = prod(group.shape), prod(reduction.extents)
-    size = -(-terms // parts)
+    group, accumulator = rows.group, rows.accumulator
+    results, terms = prod(group.shape), rows.terms
+    align = WARP * rows.packs.width
+    size = -(-terms // (parts * align)) * align
     base = work.program.workspace_bytes
     count = results * parts
     work.workspace_bytes = max(work.workspace_bytes, base + 16 * count)
@@ -297,35 +256,33 @@ def _in_parts(work: Cuda, name: str, group: Group, reduction: Reduce, parts: int
     ]
     kept = ["partial[blockIdx.x] = total;", *(["places_of[blockIdx.x] = place;"] if accumulator.places else [])]
     kind = "long long" if terms >= 2**30 else "int"
+    share = rows.total(WHOLE_BLOCK, Part("first + ", "end", size, even=terms == size * parts))
+    end = f"const {kind} end = first + {size} < {terms} ? first + {size} : {terms};"
     lines = [
         *partial,
         *_block_indices(group, f"blockIdx.x / {parts}"),
         f"const {kind} first = ({kind})(blockIdx.x % {parts}) * {size};",
-        f"const {kind} end = first + {size} < {terms} ? first + {size} : {terms};",
-        *_block_total(group, reduction, accumulator, work.pointers, ("first + (int)threadIdx.x", "end")),
+        *([end] if any("< end" in line for line in share) else []),
+        *share,
+        *joined_in_block(accumulator, BLOCK),
         "if (threadIdx.x != 0) return;",
         *kept,
     ]
     work.add(f"{name}_parts", group, lines, count, extra=True)
-    if accumulator.places:
-        take = _better_pair(accumulator, "partial[p]", "places_of[p]")
-        begin = [f"{accumulator.total} total = {accumulator.first};", "long long place = 9223372036854775807LL;"]
-    else:
-        take = [accumulator.step("total", "partial[p]")]
-        begin = [f"{accumulator.total} total = {accumulator.first};"]
-    union = [
+    whole = [
         *partial,
         *_block_indices(group, "blockIdx.x"),
-        *begin,
+        f"{accumulator.total} total = {accumulator.first};",
+        *(["long long place = 9223372036854775807LL;"] if accumulator.places else []),
         f"for (long long p = blockIdx.x * {parts}LL + threadIdx.x; p < (blockIdx.x + 1LL) * {parts}; p += {BLOCK}) {{",
-        *statements(take, 1),
+        *statements(union(accumulator, "partial[p]", "places_of[p]"), 1),
         "}",
-        *_joined_in_block(accumulator),
+        *joined_in_block(accumulator, BLOCK),
         "if (threadIdx.x != 0) return;",
         *_result(accumulator),
         *stores(group, work.pointers.of, "result"),
     ]
-    work.add(f"{name}_union", group, union, results, extra=True)
+    work.add(f"{name}_union", group, whole, results, extra=True)
 
 
 def _scan(work: Cuda, name: str, group: Group, scan: Scan) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from agents.playbook.compiler.cuda_packs import EACH, FIRST, fetched
+from agents.playbook.compiler.cuda_packs import EACH, FIRST, each_pack, fetched
 from agents.playbook.compiler.emission import TYPES, Emitter, statements
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.packs import Packs, item_bytes, joined, loads_in, width_of
@@ -55,12 +55,13 @@ def in_packs(group: Group, pointers: Pointers, block: int) -> tuple[list[str], i
     inputs = fetched(packs, values, flight, pointers.of)
     inside = _computed(packs, inputs.names, values, stored, pointers)
     size = width * block * flight
+    limit = str(count) if count % size else ""
     found = f"const idx {FIRST} = ((idx)blockIdx.x * {block * flight} + u * {block} + (idx)threadIdx.x) * {width};"
-    phases = [*_each_pack(flight, found, count % size and count, inputs.lines)] if inputs.lines else []
+    phases = [*each_pack(flight, found, limit, inputs.lines)] if inputs.lines else []
     return [
         *inputs.declared,
         *phases,
-        *_each_pack(flight, found, count % size and count, inside),
+        *each_pack(flight, found, limit, inside),
     ], -(-count // size)
 
 
@@ -72,12 +73,6 @@ def _flat(group: Group, index: Term) -> tuple[list[Term], list[Term]]:
     values, offsets = values_and_places(group)
     terms = substituted([*values, *offsets], table)
     return terms[: len(offsets)], terms[len(offsets) :]
-
-
-def _each_pack(count: int, found: str, limit: int, body: list[str]) -> list[str]:
-    """Return statements for each of a thread's packs, those that begin at a limit or beyond left out."""
-    guarded = [f"if ({FIRST} < {limit}) {{", *statements(body, 1), "}"] if limit else body
-    return ["#pragma unroll", f"for (int u = 0; u < {count}; ++u) {{", *statements([found, *guarded], 1), "}"]
 
 
 def _computed(

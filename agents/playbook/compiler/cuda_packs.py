@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agents.playbook.compiler.emission import TYPES, Emitter
+from agents.playbook.compiler.emission import TYPES, Emitter, statements
 from agents.playbook.compiler.packs import Packs, joined, offset_of
 from agents.playbook.compiler.terms import Term
 
@@ -64,3 +65,14 @@ def _needed(packs: Packs, roots: Sequence[Term]) -> tuple[list[Term], list[Term]
         else:
             stack.extend(reversed(term.args))
     return still, wide
+
+
+def each_pack(count: int, found: str, limit: str, body: list[str]) -> list[str]:
+    """Return statements for each of a thread's packs, those that begin at a limit or beyond left out.
+
+    ``found`` is the statement that finds the index of a pack's first element.
+    """
+    inside = [f"if ({FIRST} < {limit}) {{", *statements(body, 1), "}"] if limit else body
+    used = any(re.search(rf"\b{FIRST}\b", line) for line in inside)
+    lines = [found, *inside] if used else inside
+    return ["#pragma unroll", f"for (int u = 0; u < {count}; ++u) {{", *statements(lines, 1), "}"]

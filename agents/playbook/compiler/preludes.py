@@ -183,8 +183,9 @@ _CUDA_PACK = r"""
 template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) pack { T items[N]; };
 template <int N, class T> FN pack<T, N> fetch(const T* p) { return *reinterpret_cast<const pack<T, N>*>(p); }
 template <class T, int N> FN void put(T* p, const pack<T, N>& a) { *reinterpret_cast<pack<T, N>*>(p) = a; }
+template <class T> FN T across(T value, int by) { return (T)__shfl_xor_sync(0xffffffffu, value, by); }
 """
-"""Neighbouring elements that are loaded or stored at once."""
+"""Neighbouring elements that are loaded or stored at once, and values of other threads of the warp."""
 _CUDA_BRING = r"""
 FN void fn_bring_sum(long long* p, long long v) { atomicAdd((unsigned long long*)p, (unsigned long long)v); }
 FN void fn_bring_max(long long* p, long long v) { atomicMax(p, v); }

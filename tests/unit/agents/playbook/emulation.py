@@ -44,6 +44,17 @@ static pthread_barrier_t barrier;
 #define __launch_bounds__(...)
 #define __shared__ static
 #define __syncthreads() pthread_barrier_wait(&barrier)
+static pthread_barrier_t warps[32];
+static unsigned char shuffled[1024][8];
+template <class T> T __shfl_xor_sync(unsigned, T value, int by) {
+    const unsigned own = threadIdx.x, warp = own / 32;
+    memcpy(shuffled[own], &value, sizeof(T));
+    pthread_barrier_wait(&warps[warp]);
+    T other;
+    memcpy(&other, shuffled[own ^ by], sizeof(T));
+    pthread_barrier_wait(&warps[warp]);
+    return other;
+}
 namespace cooperative_groups {
 struct grid_group { void sync() const { __syncthreads(); } };
 static inline grid_group this_grid() { return {}; }
@@ -115,7 +126,7 @@ def _entry(place: int, launch: ResolvedLaunch, source: str) -> str:
     types = [item.replace("p_", "") for item in types]
     call = f"{launch.kernel}({', '.join(f'({kind})pointers[{n}]' for n, kind in enumerate(types))});"
     blocks, threads = 1 if launch.cooperative else launch.grid[0], launch.block[0]
-    if "__syncthreads" not in body:
+    if not any(name in body for name in ("__syncthreads", "across(")):
         loops = f"for (unsigned b = 0; b < {blocks}; ++b) for (unsigned t = 0; t < {threads}; ++t)"
         return (
             f'extern "C" void launch{place}(void** pointers) {{\n'
@@ -125,6 +136,7 @@ def _entry(place: int, launch: ResolvedLaunch, source: str) -> str:
     return (
         f'extern "C" void launch{place}(void** pointers) {{\n'
         f"    pthread_barrier_init(&barrier, nullptr, {threads});\n    vector<thread> threads;\n"
+        "    for (auto& one : warps) pthread_barrier_init(&one, nullptr, 32);\n"
         f"    for (unsigned t = 0; t < {threads}; ++t)\n"
         f"        threads.emplace_back([=] {{ threadIdx = {{t, 0, 0}}; {work} }});\n"
         "    for (auto& one : threads) one.join();\n}"
