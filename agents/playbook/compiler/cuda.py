@@ -11,6 +11,7 @@ from agents.playbook.compiler.cpu import argument_of, indices, loops, order_body
 from agents.playbook.compiler.cuda_maps import in_packs, memory_order
 from agents.playbook.compiler.cuda_operands import inner_indices
 from agents.playbook.compiler.cuda_rows import SHORT, WARP, Part, Rows, Threads, joined_in_block, joined_in_warp, union
+from agents.playbook.compiler.cuda_scans import Row
 from agents.playbook.compiler.cuda_tiles import Tiles, tiled
 from agents.playbook.compiler.cuda_transposes import in_tiles, transpose_of
 from agents.playbook.compiler.emission import statements
@@ -29,7 +30,6 @@ ENOUGH_BLOCKS = 512
 PART = 8192
 """Terms from which on a part of a result keeps a block busy."""
 MOST_PARTS = 1024
-SCAN_ITEMS = 4
 WHOLE_BLOCK = Threads(BLOCK, "(int)threadIdx.x")
 
 
@@ -105,7 +105,7 @@ def render(
         elif isinstance(group.source, Reduce):
             _reduction(work, name, group, group.source)
         elif isinstance(group.source, Scan):
-            _scan(work, name, group, group.source)
+            work.add(name, group, *Row(group, group.source, pointers, BLOCK).lines())
         elif isinstance(group.source, Scatter):
             _scatter(work, name, group, group.source)
         else:
@@ -283,92 +283,3 @@ def _in_parts(work: Cuda, name: str, rows: Rows, parts: int) -> None:
         *stores(group, work.pointers.of, "result"),
     ]
     work.add(f"{name}_union", group, whole, results, extra=True)
-
-
-def _scan(work: Cuda, name: str, group: Group, scan: Scan) -> None:
-    """Add a launch with a thread a row where rows lie side by side, with a block a row otherwise."""
-    axes = [axis for axis in range(len(group.shape)) if axis != scan.axis]
-    rows, size = prod(group.shape[axis] for axis in axes), scan.shape[scan.axis]
-    accumulator = Accumulator(scan.kind, scan.register)
-    lines, value = argument_of(group, work.pointers)
-    index = f"i{scan.axis}"
-    write = [
-        f"const {accumulator.term} result = ({accumulator.term})total;",
-        *stores(group, work.pointers.of, "result"),
-    ]
-    beside = prod(group.shape[scan.axis + 1 :]) >= 32 and rows >= 4096
-    if beside or size <= 32:
-        body = [
-            f"const long long o = (long long)blockIdx.x * {BLOCK} + threadIdx.x;",
-            f"if (o >= {rows}LL) return;",
-            *indices(group, "o", axes),
-            f"{accumulator.total} total = {accumulator.first};",
-            f"for (idx {index} = 0; {index} < {size}; ++{index}) {{",
-            *statements([*lines, accumulator.step("total", value), *write], 1),
-            "}",
-        ]
-        work.add(name, group, body, -(-rows // BLOCK))
-        return
-    tile = BLOCK * SCAN_ITEMS
-    total = accumulator.total
-    load = [
-        f"const idx {index} = begin + (idx)threadIdx.x * {SCAN_ITEMS} + item;",
-        f"if ({index} < {size}) {{",
-        *statements([*lines, accumulator.step("own", value)], 1),
-        "}",
-        "kept[item] = own;",
-    ]
-    body = [
-        *(["const long long o = blockIdx.x;"] if rows > 1 else []),
-        *indices(group, "o", axes),
-        f"__shared__ {total} sums[2][{BLOCK}];",
-        f"{total} carry = {accumulator.first};",
-        f"for (idx begin = 0; begin < {size}; begin += {tile}) {{",
-        *statements(
-            [
-                f"{total} own = {accumulator.first}, kept[{SCAN_ITEMS}];",
-                "#pragma unroll",
-                f"for (int item = 0; item < {SCAN_ITEMS}; ++item) {{",
-                *statements(load, 1),
-                "}",
-                "int side = 0;",
-                "sums[0][threadIdx.x] = own;",
-                f"for (int reach = 1; reach < {BLOCK}; reach *= 2) {{",
-                *statements(
-                    [
-                        "__syncthreads();",
-                        f"{total} joined = sums[side][threadIdx.x];",
-                        "if (threadIdx.x >= reach) {",
-                        f"    {accumulator.step('joined', 'sums[side][threadIdx.x - reach]')}",
-                        "}",
-                        "side = 1 - side;",
-                        "sums[side][threadIdx.x] = joined;",
-                    ],
-                    1,
-                ),
-                "}",
-                "__syncthreads();",
-                f"{total} before = carry;",
-                f"if (threadIdx.x > 0) {{ {accumulator.step('before', 'sums[side][threadIdx.x - 1]')} }}",
-                accumulator.step("carry", f"sums[side][{BLOCK - 1}]"),
-                "#pragma unroll",
-                f"for (int item = 0; item < {SCAN_ITEMS}; ++item) {{",
-                *statements(
-                    [
-                        f"const idx {index} = begin + (idx)threadIdx.x * {SCAN_ITEMS} + item;",
-                        f"{total} total = before;",
-                        accumulator.step("total", "kept[item]"),
-                        f"if ({index} < {size}) {{",
-                        *statements(write, 1),
-                        "}",
-                    ],
-                    1,
-                ),
-                "}",
-                "__syncthreads();",
-            ],
-            1,
-        ),
-        "}",
-    ]
-    work.add(name, group, body, rows)

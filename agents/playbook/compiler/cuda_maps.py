@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from math import prod
 
-from agents.playbook.compiler.cuda_packs import EACH, FIRST, each_pack, fetched
-from agents.playbook.compiler.emission import TYPES, Emitter, statements
+from agents.playbook.compiler.cuda_packs import EACH, FIRST, each_item, each_pack, fetched
+from agents.playbook.compiler.emission import TYPES, Emitter
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.packs import Packs, item_bytes, joined, loads_in, width_of
 from agents.playbook.compiler.parameters import Pointers, store, target_index, unrounded
 from agents.playbook.compiler.shapes_of_work import operations
 from agents.playbook.compiler.tensors import Tensor
 from agents.playbook.compiler.terms import Term, substituted, unravel, variable
-from agents.playbook.ordering import walk
 
 MANY_BLOCKS = 1024
 """Blocks from which on a thread may have two packs in flight and the card is still full."""
@@ -89,14 +88,9 @@ def _computed(
         declared.append(f"pack<{kind}, {packs.width}> o{number};")
         kept.append(store(f"o{number}.items", tensor, "k", text))
         put.append(f"put({pointers.of(tensor)} + {offset}, o{number});")
-    lines = [*inner.lines, *kept]
-    moves = packs.index in walk(values, names)
     return [
         *declared,
-        "#pragma unroll",
-        f"for (int k = 0; k < {packs.width}; ++k) {{",
-        *statements([f"const idx {EACH} = {FIRST} + k;", *lines] if moves else lines, 1),
-        "}",
+        *each_item(packs.width, [*inner.lines, *kept]),
         *places.lines,
         *put,
     ]

@@ -76,3 +76,10 @@ def each_pack(count: int, found: str, limit: str, body: list[str]) -> list[str]:
     used = any(re.search(rf"\b{FIRST}\b", line) for line in inside)
     lines = [found, *inside] if used else inside
     return ["#pragma unroll", f"for (int u = 0; u < {count}; ++u) {{", *statements(lines, 1), "}"]
+
+
+def each_item(count: int, body: list[str]) -> list[str]:
+    """Return statements for each element of a pack: their place in it is ``k``, their index ``j``."""
+    used = any(re.search(rf"\b{EACH}\b", line) for line in body)
+    lines = [f"const idx {EACH} = {FIRST} + k;", *body] if used else body
+    return ["#pragma unroll", f"for (int k = 0; k < {count}; ++k) {{", *statements(lines, 1), "}"]

@@ -13,7 +13,7 @@ from math import prod
 from agents.playbook.compiler.accumulators import Accumulator
 from agents.playbook.compiler.cpu import argument_of
 from agents.playbook.compiler.cuda_operands import inner_indices
-from agents.playbook.compiler.cuda_packs import EACH, FIRST, each_pack, fetched
+from agents.playbook.compiler.cuda_packs import EACH, FIRST, each_item, each_pack, fetched
 from agents.playbook.compiler.emission import Emitter, statements
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.packs import Packs, item_bytes, loads_in, width_of
@@ -21,7 +21,6 @@ from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.shapes_of_work import is_contiguous, operations
 from agents.playbook.compiler.tensors import Reduce
 from agents.playbook.compiler.terms import Term, substituted, unravel, variable
-from agents.playbook.ordering import walk
 
 WARP = 32
 SHORT = 64
@@ -56,7 +55,7 @@ class Part:
     length: int
     """Largest number of them."""
     even: bool
-    """Whether every part has so many."""
+    """True where every part has so many."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class Rows:
 
     @property
     def side_by_side(self) -> bool:
-        """Whether neighbouring threads should take neighbouring terms."""
+        """Return whether neighbouring threads should take neighbouring terms."""
         extents = self.reduction.extents
         if self.packs.width > 1 or self.terms <= SHORT or extents[-1] < WARP:
             return self.packs.width > 1
@@ -152,14 +151,7 @@ class Rows:
         (text,) = emitter.emit(value)
         chunked = self.accumulator.chunked
         take = [f"run += {text};"] if chunked else _taken(self.accumulator, text, EACH)
-        moves = self.accumulator.places or packs.index in walk([value], inputs.names)
-        each = [f"const idx {EACH} = {FIRST} + k;"] if moves else []
-        compute = [
-            "#pragma unroll",
-            f"for (int k = 0; k < {width}; ++k) {{",
-            *statements([*each, *emitter.lines, *take], 1),
-            "}",
-        ]
+        compute = each_item(width, [*emitter.lines, *take])
         size = width * threads.count * flight
         limit = "" if part.even and part.length % size == 0 else part.high
         found = f"const idx {FIRST} = b + u * {threads.count * width};"

@@ -184,6 +184,8 @@ template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16
 template <int N, class T> FN pack<T, N> fetch(const T* p) { return *reinterpret_cast<const pack<T, N>*>(p); }
 template <class T, int N> FN void put(T* p, const pack<T, N>& a) { *reinterpret_cast<pack<T, N>*>(p) = a; }
 template <class T> FN T across(T value, int by) { return (T)__shfl_xor_sync(0xffffffffu, value, by); }
+template <class T> FN T earlier(T value, int by) { return (T)__shfl_up_sync(0xffffffffu, value, by); }
+template <class T> FN T at(T value, int lane) { return (T)__shfl_sync(0xffffffffu, value, lane); }
 """
 """Neighbouring elements that are loaded or stored at once, and values of other threads of the warp."""
 _CUDA_BRING = r"""

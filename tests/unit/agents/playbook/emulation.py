@@ -46,14 +46,19 @@ static pthread_barrier_t barrier;
 #define __syncthreads() pthread_barrier_wait(&barrier)
 static pthread_barrier_t warps[32];
 static unsigned char shuffled[1024][8];
-template <class T> T __shfl_xor_sync(unsigned, T value, int by) {
+template <class T> T of_thread(unsigned thread, T value) {
     const unsigned own = threadIdx.x, warp = own / 32;
     memcpy(shuffled[own], &value, sizeof(T));
     pthread_barrier_wait(&warps[warp]);
     T other;
-    memcpy(&other, shuffled[own ^ by], sizeof(T));
+    memcpy(&other, shuffled[thread], sizeof(T));
     pthread_barrier_wait(&warps[warp]);
     return other;
+}
+template <class T> T __shfl_xor_sync(unsigned, T value, int by) { return of_thread(threadIdx.x ^ by, value); }
+template <class T> T __shfl_sync(unsigned, T value, int lane) { return of_thread(threadIdx.x / 32 * 32 + lane, value); }
+template <class T> T __shfl_up_sync(unsigned, T value, int by) {
+    return of_thread(threadIdx.x % 32 < by ? threadIdx.x : threadIdx.x - by, value);
 }
 namespace cooperative_groups {
 struct grid_group { void sync() const { __syncthreads(); } };
@@ -126,7 +131,7 @@ def _entry(place: int, launch: ResolvedLaunch, source: str) -> str:
     types = [item.replace("p_", "") for item in types]
     call = f"{launch.kernel}({', '.join(f'({kind})pointers[{n}]' for n, kind in enumerate(types))});"
     blocks, threads = 1 if launch.cooperative else launch.grid[0], launch.block[0]
-    if not any(name in body for name in ("__syncthreads", "across(")):
+    if not any(name in body for name in ("__syncthreads", "across(", "earlier(")):
         loops = f"for (unsigned b = 0; b < {blocks}; ++b) for (unsigned t = 0; t < {threads}; ++t)"
         return (
             f'extern "C" void launch{place}(void** pointers) {{\n'
