@@ -1,4 +1,4 @@
-"""Naive, right launches for the ``cuda`` target: a thread an element or a result, or a block a result."""
+"""Launches for the ``cuda`` target: which form a group takes, and those with a thread an element or a result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from agents.playbook.compiler import cuda_merged
 from agents.playbook.compiler.accumulators import Accumulator
 from agents.playbook.compiler.cpu import argument_of, indices, loops, order_body, position
 from agents.playbook.compiler.cuda_maps import in_packs, memory_order
-from agents.playbook.compiler.cuda_operands import inner_indices
 from agents.playbook.compiler.cuda_rows import SHORT, WARP, Part, Rows, Threads, joined_in_block, joined_in_warp, union
 from agents.playbook.compiler.cuda_scans import Row
 from agents.playbook.compiler.cuda_tiles import Tiles, tiled
