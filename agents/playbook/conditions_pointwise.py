@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agents.playbook.conditions import Case, Check, always, fast_unit, launch_bounds, polynomial
 from agents.playbook.operators import Pointwise
+from agents.playbook.templates.cuda_packs import lanes
 
 
 def _pointwise(case: Case) -> Pointwise:
@@ -12,13 +13,13 @@ def _pointwise(case: Case) -> Pointwise:
 
 
 def _pointwise_vectors(case: Case) -> str | None:
-    width = case.number("vector_loads", "width")
+    width = lanes(_pointwise(case), case.options)
     return f"the tensor has fewer than {width} elements" if _pointwise(case).size < width else None
 
 
 def _coarsening(case: Case) -> str | None:
     operator = _pointwise(case)
-    values = case.number("thread_coarsening", "items") * case.number("vector_loads", "width") * len(operator.full)
+    values = case.number("thread_coarsening", "items") * lanes(operator, case.options) * len(operator.full)
     if values > 64:
         return f"{values} values a thread do not fit its registers"
     return "the tensor is too small" if operator.size < 32 * values else None

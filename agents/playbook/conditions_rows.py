@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agents.playbook.conditions import Case, Check, always, fast_unit, launch_bounds, polynomial
 from agents.playbook.operators import Rows, kept_value, moments_pair, softmax_pair
+from agents.playbook.templates.cuda_packs import lanes
 from agents.playbook.templates.cuda_rows import BLOCKS, MAX_ITEMS, items, share
 from agents.playbook.templates.passes import hoist_division
 from cupilot.domain.problem import Target
@@ -28,7 +29,7 @@ def _strided(case: Case) -> str | None:
 
 
 def _row_vectors(case: Case) -> str | None:
-    operator, width = _rows(case), case.number("vector_loads", "width")
+    operator, width = _rows(case), lanes(_rows(case), case.options)
     size = operator.length if operator.contiguous else operator.inner
     return f"{size} is not a multiple of {width}" if size % width else None
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from agents.interface import NoTemplate
 from agents.playbook.compiler.lowering import why_not
 from agents.playbook.compiler.refusals import unsupported
-from agents.playbook.recognition import recognise
-from agents.playbook.templates.launches import as_launches
+from agents.playbook.operators import Launches
+from agents.playbook.translator import recognised
 from cupilot.domain.problem import Graph, GraphNode, NumericsPolicy, ProblemFacts, Target
 from cupilot.domain.syntax import parse
 
@@ -64,14 +64,11 @@ def said(error: NoTemplate) -> str:
 
 def _by_trace(source: str, facts: ProblemFacts, target: Target) -> str:
     try:
-        recognise(facts)
-    except NoTemplate:
-        try:
-            as_launches(facts, target, source)
-        except NoTemplate as error:
-            return f"The job would end as no_template: {said(error)}"
-        if target is Target.CPU:
-            return "The playbook has one strategy for this problem on cpu: there is one candidate in any population."
+        operator = recognised(facts, target, source)
+    except NoTemplate as error:
+        return f"The job would end as no_template: {said(error)}"
+    if target is Target.CPU and isinstance(operator, Launches):
+        return "The playbook has one strategy for this problem on cpu: there is one candidate in any population."
     return f"The playbook has a kernel for this problem on {target.value}."
 
 

@@ -7,13 +7,13 @@ statistics, and the result is one value a row or one an element. ``Matmul``: a (
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import prod
 
 from agents.playbook.expressions import Expr, Level, depth
 from agents.playbook.ordering import walk
-from cupilot.domain.problem import ProblemFacts
+from cupilot.domain.problem import DType, ProblemFacts
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,20 @@ class Operand:
     mod: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Typed:
+    """An operator over tensors of floats, which are computed with in float32 and rounded once, when they are stored."""
+
+    halves: Mapping[str, DType] = field(default_factory=dict, hash=False)
+    """Types of tensors that are stored in 16 bits; the others are float32, or the int64 of indices."""
+
+    def itemsize(self, name: str) -> int:
+        """Return the bytes that an element of a tensor of floats takes in memory."""
+        return self.halves.get(name, DType.FLOAT32).itemsize
+
+
 @dataclass(frozen=True)
-class Pointwise:
+class Pointwise(Typed):
     """One expression, evaluated for every element of a dense tensor."""
 
     output: str
@@ -44,9 +56,14 @@ class Pointwise:
         """Operands that are read several times."""
         return tuple(item for item in self.operands if item not in self.full)
 
+    @property
+    def streamed(self) -> tuple[str, ...]:
+        """Tensors of as many elements as the output, which neighbouring threads read and write side by side."""
+        return (*(item.name for item in self.full), self.output)
+
 
 @dataclass(frozen=True)
-class Rows:
+class Rows(Typed):
     """Reductions along one axis of a dense tensor seen as ``(outer, length, inner)``, and what is made of them."""
 
     outer: int
@@ -90,6 +107,11 @@ class Rows:
     def maps(self) -> bool:
         """True if the result has one value an element."""
         return self.outputs[0][1].level is Level.ELEMENT
+
+    @property
+    def streamed(self) -> tuple[str, ...]:
+        """Tensors of as many elements as the rows have, which neighbouring threads read and write side by side."""
+        return (*self.elements, *(name for name, _ in self.outputs if self.maps))
 
     @property
     def passes(self) -> int:

@@ -8,7 +8,7 @@ from agents.interface import AgentError, Alignment, Attempt, Briefing, NoTemplat
 from agents.playbook.applicability import objections
 from agents.playbook.conditions import Case
 from agents.playbook.evidence import missing
-from agents.playbook.operators import Operator, Rows
+from agents.playbook.operators import Launches, Matmul, Operator, Rows
 from agents.playbook.recognition import recognise
 from agents.playbook.splicing import spliced
 from agents.playbook.templates import render
@@ -16,7 +16,7 @@ from agents.playbook.templates.launches import as_launches
 from agents.playbook.templates.source import Options
 from cupilot.domain.kernel import Kernel, resolve
 from cupilot.domain.pool import Lesson
-from cupilot.domain.problem import Target
+from cupilot.domain.problem import ProblemFacts, Target
 from cupilot.domain.strategy import Strategy, TechniqueUse, problems_with
 from cupilot.domain.technique import catalogue
 
@@ -31,17 +31,28 @@ class NotApplicable(AgentError):
 
 
 def operator_of(briefing: Briefing) -> Operator:
-    """Return the operator of a job's problem: a template's where there is one, else the compiler's launches.
+    """Return the operator of a job's problem, as :func:`recognised` does."""
+    return recognised(briefing.facts, briefing.target, briefing.problem.source)
 
-    Raises NoTemplate for one that neither can handle on this target.
+
+def recognised(facts: ProblemFacts, target: Target, source: str) -> Operator:
+    """Return the operator of a problem: a template's where there is one, else the compiler's launches.
+
+    Raises NoTemplate for one that neither can handle on this target, naming the line of the source.
     """
     try:
-        operator = recognise(briefing.facts)
+        operator = recognise(facts)
     except NoTemplate:
-        return as_launches(briefing.facts, briefing.target, briefing.problem.source)
-    if briefing.target is Target.CUDA and isinstance(operator, Rows) and operator.length > INDEX_LIMIT:
-        return as_launches(briefing.facts, briefing.target, briefing.problem.source)
-    return operator
+        return as_launches(facts, target, source)
+    return operator if _has_template(operator, target) else as_launches(facts, target, source)
+
+
+def _has_template(operator: Operator, target: Target) -> bool:
+    if isinstance(operator, Matmul | Launches):
+        return True
+    if target is Target.CPU:
+        return not operator.halves
+    return not isinstance(operator, Rows) or operator.length <= INDEX_LIMIT
 
 
 def template_operator(briefing: Briefing) -> Operator:

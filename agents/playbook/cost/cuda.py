@@ -5,6 +5,7 @@ Constants without another source are fitted to ``benchmarks/results`` by ``pytho
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import ceil
 
 from agents.playbook.cost.geometry import Geometry
@@ -12,9 +13,12 @@ from agents.playbook.cost.values import Choice, Cost
 from agents.playbook.cost.work import APPROXIMATE, FUNCTION, Operations, operations
 from agents.playbook.operators import Matmul, Pointwise, Rows, moments_pair, softmax_pair
 from agents.playbook.templates.cuda_matmul_parts import Tiling
+from agents.playbook.templates.cuda_packs import lanes
 
 ITEM = 4
-"""Bytes of an element: templates are float32."""
+"""Bytes of an element of a product."""
+INDEX = 8
+"""Bytes of an index."""
 CACHE_SPEED = 4.0
 """Bandwidth of L2 over that of main memory."""
 UNROLLED = 4
@@ -48,14 +52,25 @@ def registers_of(operator: Pointwise | Rows | Matmul, choice: Choice) -> int:
 
 def pointwise(operator: Pointwise, choice: Choice, shape: Geometry) -> Cost:
     """Return the cost of a map: each byte once."""
-    rates, width = choice.rates, choice.number("vector_loads", "width")
+    rates, width = choice.rates, lanes(operator, choice.options)
     items = choice.number("thread_coarsening", "items")
-    moved = operator.size * ITEM * (len(operator.full) + 1) + ITEM * sum(item.mod for item in operator.broadcast)
-    in_flight = ITEM * width * items * max(1, len(operator.full))
+    moved = operator.size * _bytes(operator, operator.streamed)
+    moved += sum(item.mod * operator.itemsize(item.name) for item in operator.broadcast)
+    in_flight = width * items * _bytes(operator, [item.name for item in operator.full])
     speed = rates.bandwidth * shape.streaming(rates.bandwidth, in_flight)
     count = _counted(operations([operator.expression]), choice)
-    work = operator.size * (count + 6 / width) / (rates.scalar * shape.busy)
+    work = operator.size * (count + _conversions(operator) + 6 / width) / (rates.scalar * shape.busy)
     return Cost(moved / speed, work, rates.launch * shape.launches)
+
+
+def _bytes(operator: Pointwise | Rows, names: Iterable[str]) -> int:
+    """Return the bytes that one element of each of these tensors takes."""
+    return sum(operator.itemsize(name) for name in names)
+
+
+def _conversions(operator: Pointwise | Rows) -> int:
+    """Return the operations of an element that widen and round what is stored in 16 bits."""
+    return sum(name in operator.halves for name in operator.streamed)
 
 
 def _counted(work: Operations, choice: Choice) -> float:
@@ -65,9 +80,11 @@ def _counted(work: Operations, choice: Choice) -> float:
 
 def rows(operator: Rows, choice: Choice, shape: Geometry) -> Cost:
     """Return the cost of reductions over rows: the first reading from memory, others from where the row is kept."""
-    rates, width = choice.rates, choice.number("vector_loads", "width")
-    inputs = max(1, len(operator.elements)) * operator.size * ITEM
-    written = operator.size * ITEM if operator.maps else operator.rows * ITEM * len(operator.outputs)
+    rates, width = choice.rates, lanes(operator, choice.options)
+    inputs = operator.size * _bytes(operator, operator.elements)
+    written = (operator.size if operator.maps else operator.rows) * sum(
+        INDEX if expr.name.startswith("Arg") else operator.itemsize(name) for name, expr in operator.outputs
+    )
     kept = "register_rows" in choice or "shared_rows" in choice
     readings = 1 if kept else _readings(operator, choice)
     again = 0.0
@@ -80,7 +97,7 @@ def rows(operator: Rows, choice: Choice, shape: Geometry) -> Cost:
     if "cluster_rows" in choice:
         speed *= CLUSTER_SPEED
     roots = [expr for _, expr in operator.outputs]
-    work = operator.size * (_counted(operations(roots), choice) + 8 / width)
+    work = operator.size * (_counted(operations(roots), choice) + _conversions(operator) + 8 / width)
     reducing = 0.0
     if operator.contiguous and not {"warp_shuffle_reduction", "warp_per_row"} & set(choice.options.techniques):
         reducing = TREE_SECONDS * ceil(shape.waves)
@@ -106,8 +123,8 @@ def _working_set(operator: Rows, choice: Choice, shape: Geometry) -> float:
     elif operator.contiguous:
         together = 1 / choice.number("cluster_rows", "blocks") / choice.number("split_rows", "parts")
     else:
-        together = shape.threads / choice.number("column_slices", "slices") * choice.number("vector_loads", "width")
-    return at_once * together * operator.length * ITEM * max(1, len(operator.elements))
+        together = shape.threads / choice.number("column_slices", "slices") * lanes(operator, choice.options)
+    return at_once * together * operator.length * _bytes(operator, operator.elements)
 
 
 def _in_flight(operator: Rows, choice: Choice, shape: Geometry, width: int) -> float:
@@ -117,7 +134,7 @@ def _in_flight(operator: Rows, choice: Choice, shape: Geometry, width: int) -> f
         threads = 32 if "warp_per_row" in choice else shape.threads
         share = operator.length / choice.number("cluster_rows", "blocks")
         loads = max(1, min(32, round(share / (threads * width)))) if operator.contiguous else loads
-    return ITEM * width * loads * max(1, len(operator.elements))
+    return width * loads * _bytes(operator, operator.elements)
 
 
 def matmul(operator: Matmul, choice: Choice, shape: Geometry) -> Cost:

@@ -12,7 +12,7 @@ from math import prod
 from agents.playbook.expressions import Expr, call, const, reduce
 from agents.playbook.recognition.pointwise import add, div, mul, select, sub
 from agents.playbook.recognition.values import View, argument, number, refuse
-from cupilot.domain.problem import GraphNode
+from cupilot.domain.problem import DType, GraphNode
 
 FLOAT32_EPSILON = 2.0**-23
 """Default eps of PyTorch's RMS norm."""
@@ -71,7 +71,8 @@ def reduced_axes(node: GraphNode, op: str, rank: int, view: View) -> tuple[int, 
 
 
 def _no_dtype(item: Call) -> None:
-    if item.node.kwargs.get("dtype") is not None:
+    """Refuse a type that operands are cast to, but for that which all is computed in."""
+    if item.node.kwargs.get("dtype") not in (None, DType.FLOAT32):
         raise item.refuse(f"{item.node.op} with another dtype")
 
 
@@ -99,21 +100,21 @@ def _with_index(kind: str) -> Callable[[Call], list[Expr]]:
 
 
 def _softmax(item: Call) -> list[Expr]:
-    _require_false(item, 2, "half_to_float")
+    _require_flag(item, 2, "half_to_float")
     top = reduce("Peak", item.operand)
     power = call("exp", sub(item.operand, top))
     return [div(power, reduce("Sum", power))]
 
 
 def _log_softmax(item: Call) -> list[Expr]:
-    _require_false(item, 2, "half_to_float")
+    _require_flag(item, 2, "half_to_float")
     top = reduce("Peak", item.operand)
     shifted = sub(item.operand, top)
     return [sub(shifted, call("log", reduce("Sum", call("exp", shifted))))]
 
 
-def _require_false(item: Call, index: int, name: str) -> None:
-    if argument(item.node, index, name, False) is not False:
+def _require_flag(item: Call, index: int, name: str) -> None:
+    if not isinstance(argument(item.node, index, name, False), bool):
         raise item.refuse(f"{item.node.op} with {name}")
 
 

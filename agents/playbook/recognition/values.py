@@ -32,6 +32,13 @@ ALIASES = frozenset(
 CONSTANT = "constant"
 """The tracer's name for a small tensor that the reference made itself; its only argument is the list of its values."""
 
+HALVES = (DType.FLOAT16, DType.BFLOAT16)
+FLOATS = (DType.FLOAT32, *HALVES)
+"""Types of tensors that templates read and write, by falling precision; all are computed with in float32."""
+
+CASTS = frozenset({"aten._to_copy.default", "aten.to.dtype", "aten.type_as.default"})
+"""Calls that change the type of their first argument."""
+
 VIEWS = frozenset(
     {
         "aten.view.default",
@@ -170,10 +177,10 @@ def argument(node: GraphNode, index: int, name: str, default: object = None) -> 
     return node.kwargs.get(name, default)
 
 
-def require_float32(facts: ProblemFacts, spec: TensorSpec) -> None:
-    """Refuse a tensor that templates cannot read or write: not float32, or not dense in C order."""
-    if spec.dtype is not DType.FLOAT32:
-        raise refuse(facts, f"{spec.name} is {spec.dtype.value}; templates exist for float32")
+def require_float(facts: ProblemFacts, spec: TensorSpec) -> None:
+    """Refuse a tensor that templates cannot read or write: no float of 32 or 16 bits, or not dense in C order."""
+    if spec.dtype not in FLOATS:
+        raise refuse(facts, f"{spec.name} is {spec.dtype.value}; templates exist for {', '.join(FLOATS)}")
     if not spec.contiguous:
         raise refuse(facts, f"{spec.name} is not contiguous")
 

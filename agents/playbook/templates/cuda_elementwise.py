@@ -5,7 +5,8 @@ from __future__ import annotations
 from agents.playbook.expressions import Emitter, Expr
 from agents.playbook.operators import Operand, Pointwise
 from agents.playbook.ordering import walk
-from agents.playbook.templates.cuda_math import bounds, fast_division, functions, packs
+from agents.playbook.templates.cuda_math import bounds, fast_division, functions
+from agents.playbook.templates.cuda_packs import lanes, packs, type_of, types_of
 from agents.playbook.templates.source import Options, Source, arguments
 from cupilot.domain.hardware import Device
 from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Tunable
@@ -18,19 +19,27 @@ template <long long DIV, long long MOD>
 __device__ __forceinline__ float broadcast(const float* p, long long i) { return $LOAD; }
 """
 
+BROADCAST_HALF = """
+template <long long DIV, long long MOD, class T>
+__device__ __forceinline__ float broadcast(const T* p, long long i) { return T::low($LOAD); }
+"""
+
 
 def render(operator: Pointwise, options: Options, device: Device) -> Kernel:
     """Return the kernel of a pointwise operator under the given techniques."""
-    width = options.number("vector_loads", "width", 1)
+    width = lanes(operator, options)
     items = options.number("thread_coarsening", "items", 1)
     expression = fast_division(operator.expression, options)
     source = Source(f"Pointwise map of {operator.size} elements, {len(operator.operands)} operand(s)", options)
     source.constants(size=operator.size)
-    source.add(packs(width, options))
+    source.add(packs(operator, options, operator.streamed))
     source.add(functions([expression], options))
-    if any(item.mod > 1 for item in operator.broadcast):
-        hint = "__ldg(p + i / DIV % MOD)" if "read_only_cache" in options else "p[i / DIV % MOD]"
-        source.add(BROADCAST, LOAD=hint)
+    repeated = {item.name in operator.halves for item in operator.broadcast if item.mod > 1}
+    if False in repeated:
+        source.add(BROADCAST, LOAD="__ldg(p + i / DIV % MOD)" if "read_only_cache" in options else "p[i / DIV % MOD]")
+    if True in repeated:
+        place = "p[i / DIV % MOD].bits"
+        source.add(BROADCAST_HALF, LOAD=f"__ldg(&{place})" if "read_only_cache" in options else place)
     names = [item.name for item in operator.operands]
     source.add(
         """
@@ -49,7 +58,7 @@ def render(operator: Pointwise, options: Options, device: Device) -> Kernel:
         }
         """,
         BOUNDS=bounds(options, "K_BLOCK"),
-        ARGUMENTS=arguments(names, [("float", operator.output)]),
+        ARGUMENTS=arguments(names, [(type_of(operator, operator.output), operator.output)], types_of(operator)),
         LOOP=_loop(operator, options, step, items, width),
     )
     blocks = f"ceil_div({operator.size}, K_BLOCK * {items * width})"

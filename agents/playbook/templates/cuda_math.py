@@ -1,4 +1,4 @@
-"""CUDA C++ text: packs of neighbouring floats, cached and hinted loads, and the ``fn_*`` functions of expressions."""
+"""CUDA C++ text: the ``fn_*`` functions of expressions, and launch bounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from agents.playbook.expressions import Expr, call, replace
 from agents.playbook.ordering import walk
-from agents.playbook.templates.source import Options, fill
+from agents.playbook.templates.source import Options
 
 BASE = r"""
 #define FN_INF __int_as_float(0x7f800000)
@@ -48,32 +48,6 @@ FAST = {
 }
 """Approximate units: absolute errors of about 1e-7 where the values are of order one."""
 
-PACK = r"""
-// vector_loads: $VEC floats that are neighbours in memory travel together
-struct alignas(4 * $VEC) Pack { float v[$VEC]; };
-constexpr int K_VEC = $VEC;
-"""
-
-SINGLE = r"""
-struct Pack { float v[1]; };
-constexpr int K_VEC = 1;
-"""
-
-ACCESS = r"""
-__device__ __forceinline__ Pack load_pack(const float* p) {
-    const $TYPE raw = $LOAD(reinterpret_cast<const $TYPE*>(p));
-    return *reinterpret_cast<const Pack*>(&raw);
-}
-__device__ __forceinline__ void store_pack(float* p, Pack pack) {
-    $STORE(reinterpret_cast<$TYPE*>(p), *reinterpret_cast<const $TYPE*>(&pack));
-}
-"""
-
-PLAIN_ACCESS = r"""
-__device__ __forceinline__ Pack load_pack(const float* p) { return *reinterpret_cast<const Pack*>(p); }
-__device__ __forceinline__ void store_pack(float* p, Pack pack) { *reinterpret_cast<Pack*>(p) = pack; }
-"""
-
 
 def functions(roots: list[Expr], options: Options, always: tuple[str, ...] = ()) -> str:
     """Return the functions that expressions over these roots call, approximate ones under ``fast_exp``."""
@@ -100,25 +74,6 @@ def fast_division(root: Expr, options: Options) -> Expr:
             args = tuple(replace(arg, table) for arg in node.args)
             table[node] = call("quotient", *args)
     return replace(root, table)
-
-
-def packs(width: int, options: Options) -> str:
-    """Return the type ``Pack`` of ``width`` floats with its load and store, carrying the strategy's cache hints."""
-    text = [fill(PACK if width > 1 else SINGLE, VEC=width)]
-    load, store = "*", "*"
-    if "read_only_cache" in options:
-        load = "__ldg"
-    if "streaming_access" in options:
-        store = "__stcs"
-        load = "__ldcs" if options.text("streaming_access", "scope") == "both" else load
-    if load == store == "*":
-        return "\n".join([text[0], PLAIN_ACCESS.strip("\n")])
-    kind = {1: "float", 2: "float2", 4: "float4"}[width]
-    body = fill(ACCESS, TYPE=kind, LOAD=load, STORE="__stcs")
-    if store == "*":
-        body = body.replace("__stcs(", "plain_store(")
-        body = f"template <class T> __device__ __forceinline__ void plain_store(T* p, T v) {{ *p = v; }}\n{body}"
-    return "\n".join([text[0], body])
 
 
 def bounds(options: Options, block: str) -> str:

@@ -17,7 +17,8 @@ from agents.playbook.templates.cuda_accumulators import (
     WORDS,
     accumulator,
 )
-from agents.playbook.templates.cuda_math import bounds, fast_division, functions, packs
+from agents.playbook.templates.cuda_math import bounds, fast_division, functions
+from agents.playbook.templates.cuda_packs import lanes, packs, type_of, types_of
 from agents.playbook.templates.cuda_row_body import Body, Sharing, body, indented
 from agents.playbook.templates.passes import prepared
 from agents.playbook.templates.source import Options, Source, arguments
@@ -33,7 +34,7 @@ MAX_ITEMS = 32
 def render(operator: Rows, options: Options, device: Device) -> Kernel:
     """Return the kernel of a row operator under the given techniques."""
     operator = simplified(operator, options)
-    width = options.number("vector_loads", "width", 1)
+    width = lanes(operator, options)
     warps = options.number("warp_per_row", "warps", 0)
     made = body(operator, options, _sharing(operator, options, width, warps))
     source = Source(f"Row operator: {operator.rows} rows of {operator.length}", options)
@@ -45,7 +46,7 @@ def render(operator: Rows, options: Options, device: Device) -> Kernel:
             INNER=operator.inner,
             SLICES=slices,
         )
-    source.add(packs(width, options))
+    source.add(row_packs(operator, options))
     source.add(functions([expr for _, expr in operator.outputs], options, always=("exp",) if made.single else ()))
     cluster = options.number("cluster_rows", "blocks", 1)
     if cluster > 1:
@@ -70,7 +71,7 @@ def render(operator: Rows, options: Options, device: Device) -> Kernel:
         }
         """,
         BOUNDS=bounds(options, str(32 * warps) if warps else "K_BLOCK"),
-        ARGUMENTS=arguments(operator.inputs, output_types(operator)),
+        ARGUMENTS=arguments(operator.inputs, output_types(operator), types_of(operator)),
         BODY=_kernel_body(made, options, warps),
     )
     return source.kernel(Target.CUDA, _plan(operator, options, device, made, warps))
@@ -87,7 +88,15 @@ def simplified(operator: Rows, options: Options) -> Rows:
 
 def output_types(operator: Rows) -> list[tuple[str, str]]:
     """Return the C type and name of each output."""
-    return [("long long" if expr.name.startswith("Arg") else "float", name) for name, expr in operator.outputs]
+    return [
+        ("long long" if expr.name.startswith("Arg") else type_of(operator, name), name)
+        for name, expr in operator.outputs
+    ]
+
+
+def row_packs(operator: Rows, options: Options) -> str:
+    """Return the type ``Pack`` and the access to the operator's tensors; weights of strided rows are read singly."""
+    return packs(operator, options, (*operator.streamed, *(operator.columns if operator.contiguous else ())))
 
 
 def combining(operator: Rows, options: Options) -> str:
@@ -131,7 +140,7 @@ def _sharing(operator: Rows, options: Options, width: int, warps: int) -> Sharin
 
 def items(operator: Rows, options: Options, block: int) -> int:
     """Return the number of registers that the kept values of a thread take with blocks of this size."""
-    width = options.number("vector_loads", "width", 1)
+    width = lanes(operator, options)
     threads = block
     if not operator.contiguous:
         threads, packs_of_row = options.number("column_slices", "slices", 1), operator.length
@@ -242,7 +251,7 @@ def _plan(operator: Rows, options: Options, device: Device, made: Body, warps: i
     group = made.sharing.group
     if not operator.contiguous:
         slices = options.number("column_slices", "slices", 1)
-        width = options.number("vector_loads", "width", 1)
+        width = lanes(operator, options)
         grid = f"{operator.outer} * ceil_div({operator.inner}, K_BLOCK / {slices} * {width})"
     elif warps:
         grid = str(-(-operator.rows // (warps * group)))
@@ -273,7 +282,7 @@ def block_choices(operator: Rows, options: Options, device: Device) -> Tunable:
 
     Not many more threads than packs, not more registers than allowed.
     """
-    width = options.number("vector_loads", "width", 1)
+    width = lanes(operator, options)
     useful = -(-share(operator, options) // width) if operator.contiguous else operator.inner * 4
     fitting = [size for size in BLOCKS if size == BLOCKS[0] or size // 2 < useful]
     if "register_rows" in options:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from agents.playbook.operators import Rows
 from agents.playbook.templates.cuda_accumulators import BLOCK_SHUFFLE, BLOCK_TREE, WORDS, accumulator
-from agents.playbook.templates.cuda_math import bounds, functions, packs
+from agents.playbook.templates.cuda_math import bounds, functions
+from agents.playbook.templates.cuda_packs import lanes, types_of
 from agents.playbook.templates.cuda_row_body import Body, Sharing, Statistic, body, indented
-from agents.playbook.templates.cuda_rows import BLOCKS, output_types, simplified
+from agents.playbook.templates.cuda_rows import BLOCKS, output_types, row_packs, simplified
 from agents.playbook.templates.passes import Pass
 from agents.playbook.templates.source import Options, Source, arguments
 from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Tunable, Workspace
@@ -35,13 +36,13 @@ def render(operator: Rows, options: Options) -> Kernel:
     unroll = options.number("loop_unrolling", "factor", 1)
     sharing = Sharing(True, 1, "memory", "reduce_block", "K_BLOCK", unroll, chain, first="first", last="last")
     made = body(operator, options, sharing)
-    width = options.number("vector_loads", "width", 1)
+    width = lanes(operator, options)
     parts = options.number("split_rows", "parts", 16)
     share = -(-operator.length // parts // (32 * width)) * 32 * width or 32 * width
     source = Source(f"Row operator: {operator.rows} rows of {operator.length}, in {parts} parts each", options)
     source.constants(rows=operator.rows, length=operator.length)
     source.add("constexpr int K_PARTS = $PARTS, K_PART = $SHARE;", PARTS=parts, SHARE=share)
-    source.add(packs(width, options))
+    source.add(row_packs(operator, options))
     source.add(functions([expr for _, expr in operator.outputs], options, always=("exp",) if made.single else ()))
     source.add("\n".join(accumulator(kind).strip("\n") for kind in made.accumulators()))
     source.add(WORDS + (BLOCK_SHUFFLE if "warp_shuffle_reduction" in options else BLOCK_TREE))
@@ -113,7 +114,7 @@ def _add_kernel(
     written: list[tuple[str, str]],
     lines: list[str],
 ) -> None:
-    inputs = arguments(made.operator.inputs, [])
+    inputs = arguments(made.operator.inputs, [], types_of(made.operator))
     partial = [f"const {entry.kind}* __restrict__ parts_{entry.name}" for entry in known]
     outputs = [f"{kind}* __restrict__ {text}" for kind, text in written]
     source.add(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from string import Template
 from textwrap import dedent, indent
@@ -107,7 +107,11 @@ def fill(text: str, **values: object) -> str:
     return "\n".join(lines)
 
 
-def arguments(inputs: Iterable[str], outputs: Iterable[tuple[str, str]]) -> str:
-    """Return a C parameter list: float inputs ``p_NAME``, then outputs given as type and name."""
-    reads = [f"const float* __restrict__ p_{name}" for name in inputs]
+def arguments(inputs: Iterable[str], outputs: Iterable[tuple[str, str]], types: Mapping[str, str] | None = None) -> str:
+    """Return a C parameter list: inputs ``p_NAME``, then outputs given as type and name.
+
+    ``types`` are those of inputs that are not ``float``.
+    """
+    known = types or {}
+    reads = [f"const {known.get(name, 'float')}* __restrict__ p_{name}" for name in inputs]
     return ", ".join([*reads, *(f"{kind}* __restrict__ p_{name}" for kind, name in outputs)])

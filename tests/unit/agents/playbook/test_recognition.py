@@ -239,7 +239,7 @@ def _with_node(facts: ProblemFacts, **changes: object) -> ProblemFacts:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"args": ({"ref": "x"}, 1, True)},
+        {"args": ({"ref": "x"}, 1, "True")},
         {"args": ({"ref": "x"}, "one", False)},
         {"args": ({"ref": "elsewhere"}, 1, False)},
         {"op": "aten._safe_softmax.default"},
