@@ -7,7 +7,7 @@ arguments.
 from __future__ import annotations
 
 from agents.playbook.operators import Operator
-from agents.playbook.recognition.matmul import PRODUCTS, as_rows, recognise_matmul
+from agents.playbook.recognition.matmul import PRODUCTS, recognise_product
 from agents.playbook.recognition.reductions import REDUCING
 from agents.playbook.recognition.rows import recognise_pointwise, recognise_rows
 from agents.playbook.recognition.values import out_of_place, refuse, view
@@ -23,8 +23,7 @@ def recognise(facts: ProblemFacts) -> Operator:
     if not graph.nodes:
         raise refuse(facts, "it computes nothing")
     if any(node.op in PRODUCTS for node in graph.nodes):
-        product = recognise_matmul(graph)
-        return as_rows(product) or product
+        return recognise_product(graph)
     reducing = next((node for node in graph.nodes if out_of_place(node.op) in REDUCING), None)
     return recognise_pointwise(graph) if reducing is None else recognise_rows(graph, reducing)
 

@@ -5,12 +5,13 @@ Operands must be inputs of the reference; anything calculated before or after th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
 from agents.playbook.expressions import call, element, reduce
 from agents.playbook.operators import Matmul, Operand2D, Rows
-from agents.playbook.recognition.values import ALIASES, View, number, reference, refuse
+from agents.playbook.recognition.values import ALIASES, FLOATS, View, halves, number, reference, refuse, require_float
 from cupilot.domain.problem import DType, GraphNode
 
 PRODUCTS = frozenset(
@@ -29,15 +30,24 @@ class Strided:
     strides: Sizes
 
 
-def recognise_matmul(view: View) -> Matmul:
-    """Return the graph as one matrix product; raises NoTemplate."""
+def recognise_product(view: View) -> Rows | Matmul:
+    """Return the graph as one product: with a vector of rows, else of float32 matrices; raises NoTemplate."""
+    product = _one_product(view)
+    stored = halves(view, [item.name for item in (product.a, product.b, product.bias) if item] + [product.output])
+    rows = _as_rows(product, stored)
+    if rows is None and stored:
+        raise refuse(view.facts, "templates of matrix products exist for float32")
+    return rows or product
+
+
+def _one_product(view: View) -> Matmul:
+    """Return the graph as one matrix product."""
     products = [node for node in view.nodes if node.op in PRODUCTS]
     if len(products) != 1 or len(view.outputs) != 1:
         raise refuse(view.facts, "templates exist for one matrix product and nothing else")
     node, output = products[0], view.output_specs[0]
     _check_after(view, node)
-    if output.dtype is not DType.FLOAT32 or not output.contiguous:
-        raise refuse(view.facts, "the result is not a contiguous float32 tensor")
+    require_float(view.facts, output)
     name = node.op.split(".")[1]
     offset = 1 if name in ("addmm", "baddbmm") else 0
     a = _operand(view, node.args[offset])
@@ -64,7 +74,7 @@ def recognise_matmul(view: View) -> Matmul:
     )
 
 
-def as_rows(product: Matmul) -> Rows | None:
+def _as_rows(product: Matmul, stored: Mapping[str, DType]) -> Rows | None:
     """Return a product with a vector as what it is, one reduction a row; None for any other product."""
     a, b = product.a, product.b
     if product.alpha != 1 or product.bias is not None or a.name == b.name or product.k == 1:
@@ -72,7 +82,7 @@ def as_rows(product: Matmul) -> Rows | None:
     outputs = ((product.output, reduce("Sum", call("mul", element(a.name), element(b.name)))),)
 
     def rows(outer: int, inner: int, matrix: str, vector: str) -> Rows:
-        return Rows(outer, product.k, inner, outputs, elements=(matrix,), columns=(vector,))
+        return Rows(outer, product.k, inner, outputs, elements=(matrix,), columns=(vector,), halves=stored)
 
     one_matrix = product.batches == 1 or (a.batch == product.m * product.k and b.batch == 0)
     if product.n == 1 and b.row == 1 and (a.row, a.col) == (product.k, 1) and one_matrix:
@@ -124,8 +134,8 @@ def _operand(view: View, argument_: object) -> Strided:
         raise refuse(view.facts, "an operand of the product is not a tensor")
     if name not in view.producers:
         spec = view.specs.get(name)
-        if spec is None or spec.dtype is not DType.FLOAT32:
-            raise refuse(view.facts, f"the operand {name!r} is not a float32 input")
+        if spec is None or spec.dtype not in FLOATS:
+            raise refuse(view.facts, f"the operand {name!r} is not an input of floats")
         return Strided(name, spec.shape, spec.strides)
     node, _ = view.producers[name]
     return _seen_through(view, node)

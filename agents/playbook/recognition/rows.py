@@ -6,7 +6,7 @@ understood is refused. Matrix products are :mod:`agents.playbook.recognition.mat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from agents.playbook.expressions import Expr, Level, shared
@@ -15,7 +15,7 @@ from agents.playbook.ordering import walk
 from agents.playbook.recognition.interpreter import Interpreter, Shape
 from agents.playbook.recognition.pointwise import as_number
 from agents.playbook.recognition.reductions import REDUCING, reduced_axes
-from agents.playbook.recognition.values import FLOATS, HALVES, View, out_of_place, reference, refuse, require_float
+from agents.playbook.recognition.values import FLOATS, View, halves, out_of_place, reference, refuse, require_float
 from cupilot.domain.problem import DType, GraphNode
 
 
@@ -41,8 +41,8 @@ def recognise_pointwise(view: View) -> Pointwise:
     ]
     if not any(item.div == 1 and item.mod == size for item in operands):
         raise refuse(view.facts, "no input has as many elements as the result")
-    halves = _halves(view, [*machine.kinds, output.name])
-    return Pointwise(output.name, size, tuple(operands), expression, halves=halves)
+    stored = halves(view, [*machine.kinds, output.name])
+    return Pointwise(output.name, size, tuple(operands), expression, halves=stored)
 
 
 def recognise_rows(view: View, first: GraphNode) -> Rows:
@@ -85,14 +85,8 @@ def recognise_rows(view: View, first: GraphNode) -> Rows:
         spread=tuple(machine.operands[name] for name in named("spread")),
         row_inputs=named("row"),
         scalars=named("scalar"),
-        halves=_halves(view, [*machine.kinds, *names]),
+        halves=halves(view, [*machine.kinds, *names]),
     )
-
-
-def _halves(view: View, names: Iterable[str]) -> dict[str, DType]:
-    """Return the types of those tensors that are stored in 16 bits."""
-    types = {name: view.facts.tensor(name).dtype for name in names}
-    return {name: dtype for name, dtype in types.items() if dtype in HALVES}
 
 
 def _check_outputs(view: View, outputs: Sequence[tuple[str, Expr]]) -> None:

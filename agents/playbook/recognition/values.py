@@ -185,6 +185,12 @@ def require_float(facts: ProblemFacts, spec: TensorSpec) -> None:
         raise refuse(facts, f"{spec.name} is not contiguous")
 
 
+def halves(view: View, names: Iterable[str]) -> dict[str, DType]:
+    """Return the types of those tensors that are stored in 16 bits."""
+    types = {name: view.facts.tensor(name).dtype for name in names}
+    return {name: dtype for name, dtype in types.items() if dtype in HALVES}
+
+
 def refuse(facts: ProblemFacts, reason: str) -> NoTemplate:
     """Return the error that says which operators were seen, why there is no template, and what there is one for."""
     seen = ", ".join(dict.fromkeys(node.op for node in facts.graph.nodes)) or "no operator at all"

@@ -64,7 +64,8 @@ def lay_out(operator: Rows, *, keep: Expr | None = None, suffix: str = "") -> La
         made = _element_pass(row, elements, [node.args[0] for node in group], group)
         if keep is not None and group is groups[-1]:
             kept_text = made.values[0]
-            elements = {keep: f"v_{operator.elements[0]}"}
+            kept = operator.elements[0]
+            elements = {node: name for node, name in elements.items() if node.name != kept} | {keep: f"v_{kept}"}
         passes.append(made)
         for node in group:
             row.names[node] = f"m{count}{suffix}"

@@ -1,6 +1,7 @@
 """Plain CUDA kernels run on the CPU: threads of a block as threads of the machine, one block after the other.
 
-Enough for kernels that use nothing but shared memory and ``__syncthreads``; says nothing about races between blocks.
+Enough for kernels that use nothing but shared memory, ``__syncthreads`` and shuffles in which all threads of a warp
+take part; says nothing about races between blocks.
 A cooperative launch has one block, which its kernel must be content with.
 """
 
@@ -35,7 +36,7 @@ struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 static thread_local Place threadIdx, blockIdx;
 static const Place gridDim = {1, 1, 1};
-static pthread_barrier_t barrier;
+static pthread_barrier_t barrier, warps[32];
 #define __global__
 #define __device__
 #define __forceinline__ inline
@@ -44,7 +45,6 @@ static pthread_barrier_t barrier;
 #define __launch_bounds__(...)
 #define __shared__ static
 #define __syncthreads() pthread_barrier_wait(&barrier)
-static pthread_barrier_t warps[32];
 static unsigned char shuffled[1024][8];
 template <class T> T of_thread(unsigned thread, T value) {
     const unsigned own = threadIdx.x, warp = own / 32;
@@ -65,7 +65,36 @@ struct grid_group { void sync() const { __syncthreads(); } };
 static inline grid_group this_grid() { return {}; }
 }
 static inline float __int_as_float(int bits) { float value; memcpy(&value, &bits, 4); return value; }
+static inline float __uint_as_float(unsigned bits) { return __int_as_float((int)bits); }
+static inline unsigned __float_as_uint(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }
 static inline double __longlong_as_double(long long bits) { double value; memcpy(&value, &bits, 8); return value; }
+struct alignas(8) uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(8) float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+template <class T> static inline T __ldg(const T* p) { return *p; }
+template <class T> static inline T __ldcs(const T* p) { return *p; }
+template <class T> static inline void __stcs(T* p, T value) { *p = value; }
+#define __expf expf
+static inline float __fdividef(float a, float b) { return a / b; }
+static unsigned exchanged[1024];
+static inline unsigned __shfl_xor_sync(unsigned, unsigned value, int mask) {
+    exchanged[threadIdx.x] = value;
+    pthread_barrier_wait(&warps[threadIdx.x / 32]);
+    const unsigned other = exchanged[threadIdx.x ^ mask];
+    pthread_barrier_wait(&warps[threadIdx.x / 32]);
+    return other;
+}
+static inline float from_half(unsigned short bits) { _Float16 half; memcpy(&half, &bits, 2); return (float)half; }
+static inline unsigned short to_half(float value) {
+    const _Float16 half = (_Float16)value;
+    unsigned short bits;
+    memcpy(&bits, &half, 2);
+    return bits;
+}
 using wide = unsigned long long;
 static inline void atomicAdd(wide* p, wide v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 static inline void atomicMax(long long* p, long long v) {
@@ -75,6 +104,16 @@ static inline void atomicMin(long long* p, long long v) {
     for (long long now = *p; v < now && !__atomic_compare_exchange_n(p, &now, v, 1, 0, 0);) {}
 }
 """
+
+_REPLACED = {
+    "#include <cooperative_groups.h>": "",
+    "extern __shared__ __align__(16) float staged[]": "__shared__ __align__(16) float staged[65536]",
+    'asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(bits))': "v = from_half(bits)",
+    'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v))': "bits = to_half(v)",
+}
+
+_MEETING = r"__syncthreads|\breduce_|\b(combine|across|earlier)\("
+"""Signs that the threads of a block wait for each other."""
 
 
 def run_cuda(kernel: Kernel, facts: ProblemFacts, tensors: dict[str, torch.Tensor], builds: Path) -> list[torch.Tensor]:
@@ -109,7 +148,9 @@ def _built(kernel: Kernel, facts: ProblemFacts, launches: tuple[ResolvedLaunch, 
     source = kernel.source.replace(
         '#include "problem.h"', render(facts, kernel.plan.values()).replace("#pragma once", "")
     )
-    source = emulated(source.replace("#include <cooperative_groups.h>", ""))
+    for old, new in _REPLACED.items():
+        source = source.replace(old, new)
+    source = emulated(source)
     for line, text in _CONVERSIONS.items():
         source = re.sub(line, text, source)
     text = "\n".join([_SHIM, source, *(_entry(place, launch, source) for place, launch in enumerate(launches))])
@@ -131,7 +172,7 @@ def _entry(place: int, launch: ResolvedLaunch, source: str) -> str:
     types = [item.replace("p_", "") for item in types]
     call = f"{launch.kernel}({', '.join(f'({kind})pointers[{n}]' for n, kind in enumerate(types))});"
     blocks, threads = 1 if launch.cooperative else launch.grid[0], launch.block[0]
-    if not any(name in body for name in ("__syncthreads", "across(", "earlier(")):
+    if not re.search(_MEETING, body):
         loops = f"for (unsigned b = 0; b < {blocks}; ++b) for (unsigned t = 0; t < {threads}; ++t)"
         return (
             f'extern "C" void launch{place}(void** pointers) {{\n'
@@ -141,7 +182,7 @@ def _entry(place: int, launch: ResolvedLaunch, source: str) -> str:
     return (
         f'extern "C" void launch{place}(void** pointers) {{\n'
         f"    pthread_barrier_init(&barrier, nullptr, {threads});\n    vector<thread> threads;\n"
-        "    for (auto& one : warps) pthread_barrier_init(&one, nullptr, 32);\n"
+        "    for (auto& warp : warps) pthread_barrier_init(&warp, nullptr, 32);\n"
         f"    for (unsigned t = 0; t < {threads}; ++t)\n"
         f"        threads.emplace_back([=] {{ threadIdx = {{t, 0, 0}}; {work} }});\n"
         "    for (auto& one : threads) one.join();\n}"

@@ -100,6 +100,7 @@ def rows() -> dict[str, Case]:
     return {
         "softmax": _of(lambda x: torch.softmax(x, dim=1), 33, 1040),
         "softmax_odd": _of(lambda x: torch.softmax(x, dim=-1), 33, 1037),
+        "softmax_weighted": _pair(lambda a, b: torch.softmax(a, dim=1) * b, (33, 1040), (1040,)),
         "softmax_middle": _of(lambda x: torch.softmax(x, dim=1), 3, 50, 77),
         "log_softmax": _of(lambda x: torch.log_softmax(x, dim=1), 33, 1040),
         "logsumexp": _of(lambda x: torch.logsumexp(x, dim=1), 33, 1037),
