@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from agents.playbook.compiler import cuda_mma, cuda_wgmma
+from agents.playbook.compiler.cpu_tiling import Vectors
 from agents.playbook.compiler.cuda_tiles import LARGEST_TILE, Arithmetic, Tiles, arithmetic_of
+from agents.playbook.compiler.polynomials import NAMES
 from agents.playbook.compiler.products import factor_types, products
-from agents.playbook.compiler.program import program_of, refusal_of_tiles
+from agents.playbook.compiler.program import program_of, refusal_of_tiles, refusal_of_vectors, tiled_program
 from agents.playbook.conditions import Case, Check
 from agents.playbook.operators import Launches
-from agents.playbook.templates.launches import tiles_of
+from agents.playbook.ordering import walk
+from agents.playbook.templates.launches import tiling_of
 from cupilot.domain.problem import NumericsPolicy
 
 SHARED_BYTES = 40 * 1024
@@ -51,7 +54,7 @@ def _tensor_cores(case: Case) -> str | None:
 
 
 def _warpgroups(case: Case) -> str | None:
-    tiles = tiles_of(case.options)
+    tiles = _tiles(case)
     if tiles is None or tiles.precision not in _TYPES:
         return "it is written for operands of 16 bits"
     if case.device.arch.removesuffix("a") != "sm_90":
@@ -63,15 +66,20 @@ def _warpgroups(case: Case) -> str | None:
     return None if any(isinstance(each, cuda_wgmma.Warpgroups) for each in made) else _NO_PACKS
 
 
+def _tiles(case: Case) -> Tiles | None:
+    tiling = tiling_of(case.options)
+    return tiling if isinstance(tiling, Tiles) else None
+
+
 def _arithmetic(case: Case, tiles: Tiles) -> list[Arithmetic]:
     assert isinstance(case.operator, Launches)
-    found = products(program_of(case.operator.facts).groups)
+    found = products(tiled_program(case.operator.facts, tiles).groups)
     return [arithmetic_of(group, reduction, product, tiles) for group, reduction, product in found]
 
 
 def _async_copy(case: Case) -> str | None:
     assert isinstance(case.operator, Launches)
-    tiles = tiles_of(case.options)
+    tiles = _tiles(case)
     if tiles is None or not tiles.precision:
         return "it is written for tensor cores"
     if tiles.stages < FEWEST_STAGES:
@@ -90,4 +98,25 @@ CUDA: dict[str, Check] = {
     "async_copy": _async_copy,
     "warpgroup_mma": _warpgroups,
 }
-CPU: dict[str, Check] = {}
+
+
+def _micro_kernel(case: Case) -> str | None:
+    assert isinstance(case.operator, Launches)
+    vectors = tiling_of(case.options)
+    return refusal_of_vectors(case.operator.facts, vectors) if isinstance(vectors, Vectors) else "it needs simd"
+
+
+def _polynomial(case: Case) -> str | None:
+    assert isinstance(case.operator, Launches)
+    groups = program_of(case.operator.facts).groups
+    roots = [root for group in groups for root in (group.argument, *(each.value for each in group.targets)) if root]
+    known = any(term.op.removeprefix("fn_") in NAMES and term.dtype == "float32" for term in walk(roots))
+    return None if known else "no value has an exponential or similar function"
+
+
+def _simd(case: Case) -> str | None:
+    needed = any(name in case.options for name in ("micro_kernel", "polynomial_exp"))
+    return None if needed else "compilers make vectors of plain loops without it"
+
+
+CPU: dict[str, Check] = {"simd": _simd, "micro_kernel": _micro_kernel, "polynomial_exp": _polynomial}

@@ -161,9 +161,16 @@ _LAUNCHES_CUDA = (
     "shared_tiling(tile_m=64, tile_n=64, tile_k=16): smaller tiles, more blocks",
     "shared_tiling(tile_m=128, tile_n=128, tile_k=8): larger tiles for large products",
 )
+_LAUNCHES_CPU = (
+    "simd(width=16), micro_kernel(rows=8, vectors=2), polynomial_exp: products in panels, vectors of functions",
+    "simd(width=16), micro_kernel(rows=6, vectors=3), polynomial_exp: wider rectangle",
+    "simd(width=8), micro_kernel(rows=6, vectors=2), polynomial_exp: for machines with 16 vector registers",
+    "simd(width=16), micro_kernel(rows=8, vectors=2): functions of the library",
+    "simd(width=16), polynomial_exp: plain loops, vectors of functions",
+)
 _LADDERS = {
     (Target.CUDA, "launches"): _LAUNCHES_CUDA,
-    (Target.CPU, "launches"): (),
+    (Target.CPU, "launches"): _LAUNCHES_CPU,
     (Target.CUDA, "pointwise"): _POINTWISE_CUDA,
     (Target.CUDA, "rows"): _ROWS_CUDA,
     (Target.CUDA, "matmul"): _MATMUL_CUDA,

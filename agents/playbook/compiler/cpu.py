@@ -1,4 +1,4 @@
-"""Naive, right loop nests for the ``cpu`` target: one function that runs a program's groups one after the other."""
+"""Naive, right loop nests for the ``cpu`` target: the statements of any group."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from math import prod
 
 from agents.playbook.compiler.accumulators import Accumulator
 from agents.playbook.compiler.emission import TYPES, Emitter, statements
-from agents.playbook.compiler.groups import Group, Program
+from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.parameters import Pointers, brought, first_values, stores
-from agents.playbook.compiler.preludes import prelude, trimmed
-from agents.playbook.compiler.shapes_of_work import CHUNK, chunk_level, is_contiguous, operations
+from agents.playbook.compiler.shapes_of_work import CHUNK, chunk_level, is_contiguous
 from agents.playbook.compiler.tensors import Order, Reduce, Scan, Scatter
 from agents.playbook.compiler.terms import Term, conjuncts, is_const, make, substituted, variable
 
@@ -18,44 +17,25 @@ LANES = 64
 PARTS = 64
 """Parts of a long reduction with few results."""
 FEW_RESULTS = 16
+SHORTEST_VECTORS = 32
+"""Terms of an innermost loop from which on vectors of running extremes pay."""
 FEW_PLACES = 64
 """Places of an order that are found by insertion rather than by counting."""
 LONG_REDUCTION = 65536
 PARALLEL = "#pragma omp parallel for schedule(static)"
-FEW_OPERATIONS = 20_000
-"""Work that one thread does in the 5 to 10 us that it takes to wake others and wait for them."""
 
 
-def source_of(program: Program, pointers: Pointers, index_type: str) -> str:
-    """Return the C++ text of a program, with one entry point ``run``."""
-    bodies = [_function(place, group, pointers) for place, group in enumerate(program.groups)]
-    calls = []
-    for place, group in enumerate(program.groups):
-        names = [f"p_{name}" for name, _, _ in pointers.arguments([group])]
-        names += ["arena"] if pointers.needs_workspace(group) else []
-        calls.append(f"    group{place}({', '.join(names)});")
-    parameters = pointers.parameters(program.groups, workspace=program.workspace_bytes > 0)
-    entry = "\n".join([f'extern "C" void run({parameters}) {{', *calls, "}"])
-    body = "\n\n".join([*bodies, entry])
-    return f'#include "problem.h"\n{trimmed(prelude(index_type, cuda=False), body)}\n\n{body}\n'
-
-
-def _function(place: int, group: Group, pointers: Pointers) -> str:
-    parameters = pointers.parameters([group], workspace=pointers.needs_workspace(group))
+def nest(group: Group, pointers: Pointers, *, simd: bool) -> list[str]:
+    """Return the statements of a group; ``simd``: with vectors of a map's elements, whatever functions it calls."""
     if group.source is None:
-        body = _each(group, stores(group, pointers.of, ""))
-    elif isinstance(group.source, Reduce):
-        body = _reduction(group, group.source, pointers)
-    elif isinstance(group.source, Scan):
-        body = _scan(group, group.source, pointers)
-    elif isinstance(group.source, Scatter):
-        body = _scatter(group, group.source, pointers)
-    else:
-        body = _order(group, group.source, pointers)
-    if operations(group) <= FEW_OPERATIONS:
-        body = [line for line in body if line.lstrip() != PARALLEL]
-    lines = [*pointers.declarations(group), *body]
-    return "\n".join([f"static void group{place}({parameters}) {{", *statements(lines, 1), "}"])
+        return _each(group, stores(group, pointers.of, ""), simd=simd)
+    if isinstance(group.source, Reduce):
+        return _reduction(group, group.source, pointers)
+    if isinstance(group.source, Scan):
+        return _scan(group, group.source, pointers)
+    if isinstance(group.source, Scatter):
+        return _scatter(group, group.source, pointers)
+    return _order(group, group.source, pointers)
 
 
 def indices(group: Group, offset: str, axes: list[int]) -> list[str]:
@@ -71,14 +51,14 @@ def indices(group: Group, offset: str, axes: list[int]) -> list[str]:
     return lines
 
 
-def _each(group: Group, body: list[str]) -> list[str]:
+def _each(group: Group, body: list[str], *, simd: bool = False) -> list[str]:
     """Return the loops over a group's index space around a body."""
     rank = len(group.shape)
     inner = group.shape[-1] if rank else 1
     outer = prod(group.shape[:-1])
     last = f"for (idx i{rank - 1} = 0; i{rank - 1} < {inner}; ++i{rank - 1}) {{"
     if inner == 1 or outer >= 8:
-        loop = [last, *statements(body, 1), "}"] if inner > 1 else body
+        loop = [*(["#pragma omp simd"] if simd else []), last, *statements(body, 1), "}"] if inner > 1 else body
         lines = [*indices(group, "o", list(range(rank - 1))), *loop]
         return [PARALLEL, f"for (long long o = 0; o < {outer}; ++o) {{", *statements(lines, 1), "}"]
     lines = [*indices(group, "o", list(range(rank - 1))), PARALLEL, last, *statements(body, 1), "}"]
@@ -145,7 +125,23 @@ def _one_result(
         nest = loops(reduction, names, [*lines, f"run += {value};"], chunk, first)
     else:
         nest = loops(reduction, names, [*lines, accumulator.step("total", value)], None, first)
+        nest = _in_vectors(nest, reduction)
     return [*_begin(accumulator), *nest, f"const {accumulator.term} result = ({accumulator.term})total;"]
+
+
+EXTREMES = {"max": "largest", "min": "smallest"}
+"""Reductions that the source declares: those of OpenMP know no NaN."""
+
+
+def _in_vectors(nest: list[str], reduction: Reduce) -> list[str]:
+    """Return loops over an extreme's terms with vectors of running extremes."""
+    if reduction.kind not in EXTREMES or reduction.value != "float32" or not reduction.extents:
+        return nest
+    last = len(reduction.extents) - 1
+    place = next(at for at, line in enumerate(nest) if line.lstrip().startswith(f"for (idx r{last} = "))
+    indent = nest[place][: len(nest[place]) - len(nest[place].lstrip())]
+    pragma = f"{indent}#pragma omp simd reduction({EXTREMES[reduction.kind]} : total)"
+    return [*nest[:place], pragma, *nest[place:]] if reduction.extents[-1] >= SHORTEST_VECTORS else nest
 
 
 def loops(

@@ -30,7 +30,7 @@ def memory_order(group: Group) -> list[int]:
 def values_and_places(group: Group) -> tuple[list[Term], list[Term]]:
     """Return the values that a group stores and their offsets."""
     values = [unrounded(target.value, target.tensor) for target in group.targets]
-    return values, [target.tensor.offset(target_index(group, target.tensor)) for target in group.targets]
+    return values, [target.tensor.offset(target_index(group, target)) for target in group.targets]
 
 
 def in_packs(group: Group, pointers: Pointers, block: int) -> tuple[list[str], int] | None:

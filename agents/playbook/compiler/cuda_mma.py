@@ -120,6 +120,7 @@ class Results:
             f"const float result = sums[in_row * {self._pitch} + in_column];",
             *computed,
             *(f"held{t}[u] = {each.value}, at{t}[u] = {each.offset};" for t, each in enumerate(held)),
+            *(f"inside[u] = {each.inside};" for each in held[:1] if each.inside),
         ]
         return [
             "__syncthreads();",

@@ -67,7 +67,7 @@ class Row:
         """Packs of neighbouring elements; of one where some would not be wide."""
         assert self.group.argument is not None
         index, (target,) = self.group.index[self.scan.axis], self.group.targets
-        place = target.tensor.offset(target_index(self.group, target.tensor))
+        place = target.tensor.offset(target_index(self.group, target))
         return Packs(index, width_of(index, self.size, [self.group.argument], [(place, target.tensor)]))
 
     @property
@@ -182,7 +182,7 @@ class Row:
         emitter = Emitter({self.group.accumulated: "result", self.packs.index: FIRST}, self.pointers.of, "q")
         value, place = emitter.emit(
             unrounded(target.value, target.tensor),
-            joined(target.tensor.offset(target_index(self.group, target.tensor))),
+            joined(target.tensor.offset(target_index(self.group, target))),
         )
         kind, pointer = self.accumulator.term, self.pointers.of(target.tensor)
         each = [

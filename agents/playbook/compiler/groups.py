@@ -38,6 +38,10 @@ class Target:
     name: str
     """Name of the problem's output; empty where the tensor lies in the workspace."""
     value: Term
+    place: Index = ()
+    """Index at which it is written; empty where that is the group's."""
+    inside: Term | None = None
+    """Condition under which the group's index lies in the tensor; None where it always does."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from agents.playbook.compiler.emission import TYPES, Emitter, literal
-from agents.playbook.compiler.groups import Group, Program
+from agents.playbook.compiler.groups import Group, Program, Target
 from agents.playbook.compiler.tensors import Given, Scatter, Tensor
 from agents.playbook.compiler.terms import Term
 
@@ -75,6 +75,14 @@ class Stored:
     kind: str
     """Type of the value, in a register."""
     value: str
+    inside: str
+    """Condition under which it is stored; empty for always."""
+
+    @property
+    def statement(self) -> str:
+        """Return the statement that stores it."""
+        text = f"st({self.pointer}, {self.offset}, {self.value});"
+        return f"if ({self.inside}) {text}" if self.inside else text
 
 
 def values(group: Group, pointer: Callable[[object], str], accumulated: str) -> tuple[list[str], list[Stored]]:
@@ -84,16 +92,17 @@ def values(group: Group, pointer: Callable[[object], str], accumulated: str) -> 
     found = []
     for target in group.targets:
         (value,) = emitter.emit(unrounded(target.value, target.tensor))
-        (offset,) = emitter.emit(target.tensor.offset(target_index(group, target.tensor)))
+        (offset,) = emitter.emit(target.tensor.offset(target_index(group, target)))
+        inside = "" if target.inside is None else emitter.emit(target.inside)[0]
         kind = held_as(target.tensor)
-        found.append(Stored(pointer(target.tensor), offset, kind, f"({kind}){value}"))
+        found.append(Stored(pointer(target.tensor), offset, kind, f"({kind}){value}", inside))
     return emitter.lines, found
 
 
 def stores(group: Group, pointer: Callable[[object], str], accumulated: str) -> list[str]:
     """Return the statements that write a group's targets; ``accumulated`` is the reduction's result."""
     lines, found = values(group, pointer, accumulated)
-    return [*lines, *(f"st({each.pointer}, {each.offset}, {each.value});" for each in found)]
+    return [*lines, *(each.statement for each in found)]
 
 
 def store(pointer: str, tensor: Tensor, offset: str, value: str) -> str:
@@ -112,6 +121,11 @@ def unrounded(value: Term, tensor: Tensor) -> Term:
     return value.args[0] if value.op == "round" and value.data == tensor.dtype else value
 
 
+def store_of(target: Target, pointer: Callable[[object], str], offset: str, value: str) -> str:
+    """Return the statement that writes a value at an offset of a target."""
+    return store(pointer(target.tensor), target.tensor, offset, value)
+
+
 def first_values(scatter: Scatter, pointer: Callable[[object], str]) -> str:
     """Return the statement that writes the value of an element that no item comes to, at offset ``o``."""
     return f"st({pointer(scatter)}, (idx)o, {literal(scatter.first, 'int64')});"
@@ -124,7 +138,8 @@ def brought(group: Group, scatter: Scatter, pointer: Callable[[object], str]) ->
     return [*emitter.lines, f"fn_bring_{scatter.kind}({pointer(scatter)} + {offset}, {value});"]
 
 
-def target_index(group: Group, tensor: Tensor) -> tuple[Term, ...]:
+def target_index(group: Group, target: Target) -> tuple[Term, ...]:
     """Return the index at which a target is written."""
-    assert len(tensor.shape) == len(group.index)
-    return group.index
+    index = target.place or group.index
+    assert len(target.tensor.shape) == len(index)
+    return index

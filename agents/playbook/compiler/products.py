@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from agents.playbook.compiler.groups import Group
+from agents.playbook.compiler.parameters import target_index
 from agents.playbook.compiler.shapes_of_work import depends
 from agents.playbook.compiler.tensors import Reduce
 from agents.playbook.compiler.terms import HALVES, Term, affine
@@ -70,7 +71,8 @@ def factor_types(groups: Iterable[Group]) -> set[str]:
 
 def by_row(group: Group, product: Product) -> bool:
     """Return whether neighbouring columns of the result are neighbours in memory; else neighbouring rows are."""
-    factors = affine(group.targets[0].tensor.offset(group.index)).factors
+    target = group.targets[0]
+    factors = affine(target.tensor.offset(target_index(group, target))).factors
     return all(factors.get(group.index[axis]) != 1 for axis in product.rows)
 
 

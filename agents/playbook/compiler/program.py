@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from math import prod
 
-from agents.playbook.compiler import cpu, cuda
+from agents.playbook.compiler import cpu_program, cpu_tiling, cuda
+from agents.playbook.compiler.cpu_tiling import Vectors
 from agents.playbook.compiler.cuda_tiles import LARGEST_TILE, Tiles
 from agents.playbook.compiler.groups import Program, cut
 from agents.playbook.compiler.lowering import UNFORESEEN, Unsupported, lowered
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.products import product_of
 from agents.playbook.compiler.split_depth import divided
+from agents.playbook.compiler.splitting import with_split_axes
 from agents.playbook.compiler.tensors import Order, Reduce, Tensor
+from agents.playbook.compiler.windows import with_windows
 from cupilot.domain.kernel import MAX_SOURCE_BYTES, MAX_WORKSPACE_BYTES, Launch, LaunchPlan, Tunable, Workspace
 from cupilot.domain.problem import ProblemFacts, Role, Target
 
@@ -20,15 +23,15 @@ INDEX_LIMIT = 2**31 - 2**22
 """Elements up to which indices of 32 bits do, with room for a step beyond the end."""
 _KEPT = 16
 Rendered = tuple[str, LaunchPlan]
+Tiling = Tiles | Vectors | None
+"""Tiles of products on ``cuda``, vectors on ``cpu``; None for the plain kernel."""
 _KEPT_PROGRAMS = 4
 _programs: OrderedDict[int, tuple[ProblemFacts, Program]] = OrderedDict()
-_kept: OrderedDict[tuple[int, Target, Tiles | None], tuple[ProblemFacts, Rendered | Unsupported]] = OrderedDict()
+_kept: OrderedDict[tuple[int, Target, Tiling], tuple[ProblemFacts, Rendered | Unsupported]] = OrderedDict()
 
 
-def rendered(facts: ProblemFacts, target: Target, tiles: Tiles | None = None) -> Rendered:
+def rendered(facts: ProblemFacts, target: Target, tiles: Tiling = None) -> Rendered:
     """Return source and plan of a problem's kernel; those of the last few problems are kept, and refusals too.
-
-    ``tiles`` are those of products on ``cuda``.
 
     Raises :class:`~agents.playbook.compiler.lowering.Unsupported`.
     """
@@ -48,16 +51,38 @@ def refusal_of_tiles(facts: ProblemFacts) -> str | None:
 
     Tiles make the source longer, and may make it too long. The largest make it the longest, so that they are tried.
     """
-    if all(product_of(group) is None for group in program_of(facts).groups):
+    tiles = Tiles(LARGEST_TILE, LARGEST_TILE, LARGEST_TILE)
+    if all(product_of(group) is None for group in tiled_program(facts, tiles).groups):
         return "no launch is a product with at least 16 rows, columns and terms"
+    return _refusal(facts, Target.CUDA, tiles)
+
+
+def refusal_of_vectors(facts: ProblemFacts, vectors: Vectors) -> str | None:
+    """Return why a problem's products cannot be tiled on ``cpu`` under a micro-kernel; None where they can."""
+    if all(cpu_tiling.product_of(group) is None for group in tiled_program(facts, vectors).groups):
+        return f"no loop is a product with at least {cpu_tiling.LEAST} rows, {cpu_tiling.LEAST_LANES} columns"
+    return _refusal(facts, Target.CPU, vectors)
+
+
+def _refusal(facts: ProblemFacts, target: Target, tiles: Tiling) -> str | None:
     try:
-        rendered(facts, Target.CUDA, Tiles(LARGEST_TILE, LARGEST_TILE, LARGEST_TILE))
+        rendered(facts, target, tiles)
     except Unsupported as error:
         return f"with tiles, {error.reason}"
     return None
 
 
-def _rendered_or_refused(facts: ProblemFacts, target: Target, tiles: Tiles | None) -> Rendered | Unsupported:
+def tiled_program(facts: ProblemFacts, tiles: Tiling) -> Program:
+    """Return the groups of a problem, with products as their tiles need them."""
+    program = program_of(facts)
+    if isinstance(tiles, Tiles):
+        return divided(with_split_axes(program, product_of), tiles)
+    if tiles is None or tiles.rectangle is None:
+        return program
+    return with_windows(with_split_axes(program, cpu_tiling.product_of), cpu_tiling.product_of)
+
+
+def _rendered_or_refused(facts: ProblemFacts, target: Target, tiles: Tiling) -> Rendered | Unsupported:
     try:
         return _rendered(facts, target, tiles)
     except Unsupported as error:
@@ -102,19 +127,23 @@ def _made(facts: ProblemFacts) -> Program:
     return program
 
 
-def _rendered(facts: ProblemFacts, target: Target, tiles: Tiles | None) -> Rendered:
-    program = program_of(facts) if tiles is None else divided(program_of(facts), tiles)
+def _rendered(facts: ProblemFacts, target: Target, tiles: Tiling) -> Rendered:
+    program = tiled_program(facts, tiles)
     taken = {spec.name for spec in facts.tensors}
     workspace = next(name for name in ("workspace", "workspace_", "workspace__") if name not in taken)
     pointers = Pointers(program, workspace)
     index_type = "int" if _largest(program) < INDEX_LIMIT else "long long"
     tunables: dict[str, Tunable] = {}
     if target is Target.CPU:
-        source, size = cpu.source_of(program, pointers, index_type), program.workspace_bytes
+        assert not isinstance(tiles, Tiles)
+        source, size = cpu_program.source_of(program, pointers, index_type, tiles or Vectors())
         arguments = pointers.launch_arguments(program.groups, workspace=size > 0)
         launches = [Launch(kernel="run", args=arguments)]
     else:
+        assert not isinstance(tiles, Vectors)
         source, launches, tunables, size = cuda.render(program, pointers, index_type, tiles)
+    if size > MAX_WORKSPACE_BYTES:
+        raise Unsupported(None, f"its panels take {size / 2**30:.1f} GiB")
     if len(source.encode()) > MAX_SOURCE_BYTES:
         raise Unsupported(
             None,

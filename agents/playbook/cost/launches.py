@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from math import ceil, prod
 
+from agents.playbook.compiler import cpu_tiling
+from agents.playbook.compiler.cpu_tiling import Rectangle, Vectors
 from agents.playbook.compiler.cuda_tiles import Tiles, arithmetic_of
 from agents.playbook.compiler.cuda_wgmma import Warpgroups
 from agents.playbook.compiler.groups import ITEM_BYTES, Group
-from agents.playbook.compiler.products import product_of
-from agents.playbook.compiler.program import program_of
-from agents.playbook.compiler.split_depth import divided
+from agents.playbook.compiler.products import Product, product_of
+from agents.playbook.compiler.program import Tiling, tiled_program
 from agents.playbook.compiler.tensors import Order, Reduce, Tensor
 from agents.playbook.compiler.terms import Term
+from agents.playbook.cost.cpu import CHAIN, LIBRARY, MICRO, POLYNOMIAL, WIDEST
 from agents.playbook.cost.rates import Rates
 from agents.playbook.cost.values import Choice, Cost
 from agents.playbook.cost.work import FUNCTION
 from agents.playbook.operators import Launches
 from agents.playbook.ordering import walk
-from agents.playbook.templates.launches import tiles_of
+from agents.playbook.templates.launches import tiling_of
 from cupilot.domain.problem import Target
 
 TILED, DIRECT = 0.35, 0.06
@@ -26,37 +28,36 @@ TENSOR, WARPGROUPS = 0.2, 0.5
 """Shares of its matrix units' peak that products reach: by warps, and by warpgroups."""
 VECTORS = 0.1
 """Share of a CPU's peak that its nests reach."""
+PACKING = 64.0
+"""Operations of a CPU's peak that take as long as one element's way into a panel: about two cycles."""
 STREAMING = 0.8
 """Share of the bandwidth that a thread an element reaches."""
 
 
 def launches(operator: Launches, choice: Choice) -> Cost:
     """Return the cost of all groups, one after the other."""
-    program = program_of(operator.facts)
-    tiles = tiles_of(choice.options)
-    if tiles is not None:
-        program = divided(program, tiles)
+    tiles, target = tiling_of(choice.options), choice.rates.device.target
+    program = tiled_program(operator.facts, tiles)
     costs = [_group(group, choice.rates, tiles) for group in program.groups]
     spent = sum(max(memory, arithmetic) for memory, arithmetic in costs)
     memory = sum(memory for memory, _ in costs)
-    calls = len(costs) if choice.rates.device.target is Target.CUDA else 1
+    calls = len(costs) if target is Target.CUDA else 1
     return Cost(memory, max(spent, memory), choice.rates.launch * calls)
 
 
-def _group(group: Group, rates: Rates, tiles: Tiles | None) -> tuple[float, float]:
+def _group(group: Group, rates: Rates, tiles: Tiling) -> tuple[float, float]:
     """Return seconds of memory and of arithmetic of one group."""
     moved = sum(_bytes(tensor) for tensor in [*group.loads(), *(target.tensor for target in group.targets)])
     results = prod(group.shape)
     terms = prod(group.source.extents) if isinstance(group.source, Reduce) else 1
     if isinstance(group.source, Order):
         terms = group.source.length
-    each = _operations([target.value for target in group.targets])
-    inner = 0.0 if group.argument is None else _operations([group.argument]) + 1
     memory = moved / (rates.bandwidth * STREAMING)
     if rates.device.target is Target.CPU:
-        return memory, (results * each + results * terms * inner) / (rates.scalar * VECTORS)
-    product = product_of(group) if tiles is not None else None
-    if product is None or tiles is None:
+        return memory, _on_cpu(group, results, terms, tiles if isinstance(tiles, Vectors) else Vectors()) / rates.scalar
+    each, inner = _of_element(group, FUNCTION)
+    product = product_of(group) if isinstance(tiles, Tiles) else None
+    if product is None or not isinstance(tiles, Tiles):
         return memory, (results * each + results * terms * inner) / (rates.scalar * DIRECT)
     batches, rows, columns = product.sizes(group)
     assert isinstance(group.source, Reduce)
@@ -74,15 +75,40 @@ def _group(group: Group, rates: Rates, tiles: Tiles | None) -> tuple[float, floa
     return memory, results * each / (rates.scalar * DIRECT) + 2 * results * terms * edges / rate
 
 
+def _of_element(group: Group, function: float) -> tuple[float, float]:
+    """Return the operations of a result, and of a term of a reduction."""
+    each = _operations([target.value for target in group.targets], function)
+    return each, 0.0 if group.argument is None else _operations([group.argument], function) + 1
+
+
+def _on_cpu(group: Group, results: int, terms: int, vectors: Vectors) -> float:
+    """Return the operations at a CPU's peak that take as long as a group."""
+    each, inner = _of_element(group, POLYNOMIAL if vectors.degree else LIBRARY)
+    product = cpu_tiling.product_of(group) if vectors.rectangle is not None else None
+    if product is None or vectors.rectangle is None:
+        return (results * each + results * terms * inner) / VECTORS
+    return results * each / VECTORS + _panels(group, product, vectors.rectangle, terms)
+
+
+def _panels(group: Group, product: Product, rectangle: Rectangle, terms: int) -> float:
+    """Return the operations at a CPU's peak that take as long as a product in packed panels."""
+    batches, rows, columns = product.sizes(group)
+    across = rectangle.vectors * rectangle.width
+    made = batches * ceil(rows / rectangle.rows) * rectangle.rows * ceil(columns / across) * across
+    chains = min(1.0, rectangle.rows * rectangle.vectors / CHAIN) * min(rectangle.width, WIDEST) / WIDEST
+    packed = batches * columns * ceil(rows / cpu_tiling.TILE_ROWS)
+    return terms * (2 * made / (MICRO * chains) + PACKING * packed)
+
+
 def _bytes(tensor: Tensor) -> int:
     return tensor.size * ITEM_BYTES.get(tensor.dtype, 1)
 
 
-def _operations(roots: list[Term]) -> float:
+def _operations(roots: list[Term], function: float) -> float:
     """Return the operations of one element; index arithmetic and loads from caches count one each."""
     points = 0.0
     for term in walk(roots):
         if term.op in ("const", "index", "accumulated"):
             continue
-        points += FUNCTION if term.op.startswith("fn_") else 1.0
+        points += function if term.op.startswith("fn_") else 1.0
     return points

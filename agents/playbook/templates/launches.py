@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from agents.playbook.compiler.cpu_tiling import Rectangle, Vectors
 from agents.playbook.compiler.cuda_tiles import Tiles
 from agents.playbook.compiler.lowering import Unsupported
-from agents.playbook.compiler.program import rendered
+from agents.playbook.compiler.program import Tiling, rendered
 from agents.playbook.compiler.refusals import unsupported
 from agents.playbook.operators import Launches
 from agents.playbook.templates.source import Options
@@ -21,17 +22,21 @@ def as_launches(facts: ProblemFacts, target: Target, source: str = "") -> Launch
     return Launches(facts)
 
 
+def tiling_of(options: Options) -> Tiling:
+    """Return the tiles in shared memory, or the vectors on ``cpu``, that a strategy asks for."""
+    if "shared_tiling" in options:
+        m, n, k = (options.number("shared_tiling", name, 0) for name in ("tile_m", "tile_n", "tile_k"))
+        precision = options.text("tensor_cores", "precision")
+        return Tiles(m, n, k, precision, options.number("async_copy", "stages", 2), "warpgroup_mma" in options)
+    if "simd" not in options:
+        return None
+    rows, vectors = (options.number("micro_kernel", name, 0) for name in ("rows", "vectors"))
+    rectangle = Rectangle(rows, vectors, options.number("simd", "width", 16)) if rows else None
+    return Vectors(rectangle, options.number("polynomial_exp", "degree", 0))
+
+
 def render(operator: Launches, options: Options, target: Target) -> Kernel:
     """Return the kernel of a graph."""
-    source, plan = rendered(operator.facts, target, tiles_of(options))
+    source, plan = rendered(operator.facts, target, tiling_of(options))
     head = f"// A graph of {len(operator.facts.graph.nodes)} calls\n// Techniques: {options.describe()}\n"
     return Kernel(target=target, source=head + source, plan=plan)
-
-
-def tiles_of(options: Options) -> Tiles | None:
-    """Return the tiles of products that a strategy asks for on ``cuda``; None where it asks for none."""
-    if "shared_tiling" not in options:
-        return None
-    m, n, k = (options.number("shared_tiling", name, 0) for name in ("tile_m", "tile_n", "tile_k"))
-    precision = options.text("tensor_cores", "precision")
-    return Tiles(m, n, k, precision, options.number("async_copy", "stages", 2), "warpgroup_mma" in options)

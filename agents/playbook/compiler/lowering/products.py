@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf, prod, sqrt
+from dataclasses import dataclass
+from math import gcd, inf, prod, sqrt
 
 from agents.playbook.compiler.lowering.calls import KEYWORD, Call, combined, f, like, read, squeezed, wide
 from agents.playbook.compiler.lowering.norms import softmax_of
@@ -126,35 +127,28 @@ def _convolution(call: Call) -> Lowered:
     source = kept(source, max(2, inside_out * prod(kernel) // prod(stride)))
     weight = kept(weight, prod(call.shape[2:]))
 
-    def place(index: Index, inner: Index, axis: int) -> tuple[Term, Term]:
-        """Return the condition that there is an input under a tap, and its place."""
-        out, tap = index[2 + axis], inner[1 + axis]
-        size = source.shape[2 + axis]
-        if not transposed:
-            at = plus(times(out, stride[axis]), plus(times(tap, dilation[axis]), number(-padding[axis])))
-            return within(at, 0, size), at
-        ahead = minus(plus(out, number(padding[axis])), times(tap, dilation[axis]))
-        fits = both(
-            compare("ge", ahead, number(0)),
-            compare("eq", modulo(ahead, stride[axis]), number(0)),
-            compare("lt", ahead, number(size * stride[axis])),
-        )
-        return fits, over(ahead, stride[axis])
+    taps = [
+        _taps(stride[axis], padding[axis], dilation[axis], kernel[axis])
+        if transposed
+        else Taps(kernel[axis], _window(stride[axis], padding[axis], dilation[axis]))
+        for axis in range(rank)
+    ]
 
     def define(index: Index, inner: Index) -> tuple[Term, Term]:
-        places = [place(index, inner, axis) for axis in range(rank)]
+        places = [taps[axis].place(index[2 + axis], inner[1 + axis]) for axis in range(rank)]
         group = over(index[1], inside_out)
         channel = plus(times(group, inside_in), inner[0])
-        inside = both(*(condition for condition, _ in places))
-        x = source.at((index[0], channel, *(at for _, at in places)))
-        taps = inner[1:]
+        hits = both(*(hit for hit, _, _ in places))
+        inside = both(hits, *(within(at, 0, size) for (_, _, at), size in zip(places, source.shape[2:], strict=True)))
+        x = source.at((index[0], channel, *(at for _, _, at in places)))
+        under = tuple(tap for _, tap, _ in places)
         if transposed:
-            w = weight.at((channel, modulo(index[1], inside_out), *taps))
+            w = weight.at((channel, modulo(index[1], inside_out), *under))
         else:
-            w = weight.at((index[1], inner[0], *taps))
-        return guarded(inside, x, const(0, x.dtype)), w
+            w = weight.at((index[1], inner[0], *under))
+        return guarded(inside, x, const(0, x.dtype)), guarded(hits, w, const(0, w.dtype))
 
-    found = contraction(call.shape, call.dtype, (inside_in, *kernel), define)
+    found = contraction(call.shape, call.dtype, (inside_in, *(axis.count for axis in taps)), define)
     if bias is None:
         return converted(found, call.dtype)
 
@@ -163,6 +157,49 @@ def _convolution(call: Call) -> Lowered:
         return cast(f("add", value, cast(bias.at((index[1],)), value.dtype)), register(call.dtype))
 
     return mapped(call.shape, call.dtype, added)
+
+
+@dataclass(frozen=True)
+class Taps:
+    """Taps of a kernel on one axis that an output has at most."""
+
+    count: int
+    place: Callable[[Term, Term], tuple[Term, Term, Term]]
+    """From an output and the number of its tap: whether there is one, which, and the input under it, if any."""
+
+
+def _window(stride: int, padding: int, dilation: int) -> Callable[[Term, Term], tuple[Term, Term, Term]]:
+    def place(out: Term, tap: Term) -> tuple[Term, Term, Term]:
+        at = plus(times(out, stride), plus(times(tap, dilation), number(-padding)))
+        return const(True, "bool"), tap, at
+
+    return place
+
+
+def _taps(stride: int, padding: int, dilation: int, kernel: int) -> Taps:
+    """Return the taps of a transposed convolution that fall on inputs: every ``step``-th, from one that depends on the
+    output's residue class.
+
+    Output ``o`` lies under tap ``t`` of input ``(o + padding - dilation t) / stride`` where that is whole.
+    """
+    common = gcd(stride, dilation)
+    step = stride // common
+    inverse = pow(dilation // common, -1, step)
+    ahead = -(-dilation * (step - 1) // stride)
+
+    def place(out: Term, nth: Term) -> tuple[Term, Term, Term]:
+        rest = plus(modulo(out, stride), number(padding))
+        first = modulo(times(over(rest, common), inverse), step)
+        tap = plus(first, times(nth, step))
+        hit = both(
+            compare("eq", modulo(rest, common), number(0)),
+            compare("lt", tap, number(kernel)),
+        )
+        shift = over(plus(minus(rest, times(first, dilation)), number(ahead * stride)), stride)
+        back = plus(times(nth, -(dilation // common)), number(-ahead))
+        return hit, tap, plus(over(out, stride), plus(shift, back))
+
+    return Taps(-(-kernel // step), place)
 
 
 def per_axis(values: Sequence[int], rank: int) -> list[int]:

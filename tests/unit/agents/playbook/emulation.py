@@ -32,6 +32,7 @@ _SHIM = r"""
 using namespace std;
 struct Place { unsigned x, y, z; };
 struct alignas(8) float2 { float x, y; };
+struct alignas(8) uint2 { unsigned x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 static thread_local Place threadIdx, blockIdx;
@@ -68,10 +69,6 @@ static inline float __int_as_float(int bits) { float value; memcpy(&value, &bits
 static inline float __uint_as_float(unsigned bits) { return __int_as_float((int)bits); }
 static inline unsigned __float_as_uint(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }
 static inline double __longlong_as_double(long long bits) { double value; memcpy(&value, &bits, 8); return value; }
-struct alignas(8) uint2 { unsigned x, y; };
-struct alignas(16) uint4 { unsigned x, y, z, w; };
-struct alignas(8) float2 { float x, y; };
-struct alignas(16) float4 { float x, y, z, w; };
 static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
@@ -80,14 +77,6 @@ template <class T> static inline T __ldcs(const T* p) { return *p; }
 template <class T> static inline void __stcs(T* p, T value) { *p = value; }
 #define __expf expf
 static inline float __fdividef(float a, float b) { return a / b; }
-static unsigned exchanged[1024];
-static inline unsigned __shfl_xor_sync(unsigned, unsigned value, int mask) {
-    exchanged[threadIdx.x] = value;
-    pthread_barrier_wait(&warps[threadIdx.x / 32]);
-    const unsigned other = exchanged[threadIdx.x ^ mask];
-    pthread_barrier_wait(&warps[threadIdx.x / 32]);
-    return other;
-}
 static inline float from_half(unsigned short bits) { _Float16 half; memcpy(&half, &bits, 2); return (float)half; }
 static inline unsigned short to_half(float value) {
     const _Float16 half = (_Float16)value;
