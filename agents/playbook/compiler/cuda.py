@@ -9,7 +9,17 @@ from agents.playbook.compiler import cuda_merged
 from agents.playbook.compiler.accumulators import Accumulator
 from agents.playbook.compiler.cpu import argument_of, indices, loops, order_body, position
 from agents.playbook.compiler.cuda_maps import in_packs, memory_order
-from agents.playbook.compiler.cuda_rows import SHORT, WARP, Part, Rows, Threads, joined_in_block, joined_in_warp, union
+from agents.playbook.compiler.cuda_rows import (
+    SHORT,
+    WARP,
+    Part,
+    Rows,
+    Threads,
+    joined_in_block,
+    joined_in_columns,
+    joined_in_warp,
+    union,
+)
 from agents.playbook.compiler.cuda_scans import Row
 from agents.playbook.compiler.cuda_tiles import Tiles, tiled
 from agents.playbook.compiler.cuda_transposes import in_tiles, transpose_of
@@ -29,6 +39,10 @@ ENOUGH_BLOCKS = 512
 PART = 8192
 """Terms from which on a part of a result keeps a block busy."""
 MOST_PARTS = 1024
+COLUMN_PART = 512
+"""Terms of neighbouring results from which on a part of them keeps a block busy."""
+FEW_PARTS = 16
+"""Parts that a thread joins alone."""
 WHOLE_BLOCK = Threads(BLOCK, "(int)threadIdx.x")
 
 
@@ -118,7 +132,7 @@ def render(
     return text, launches, tunables, work.workspace_bytes
 
 
-def _each(work: Cuda, name: str, group: Group, count: int, body: list[str]) -> None:
+def _each(work: Cuda, name: str, group: Group, count: int, body: list[str], *, extra: bool = False) -> None:
     """Add a launch with a thread an element; those of a map are neighbours in the result's memory."""
     axes = memory_order(group) if group.source is None else list(range(len(group.shape)))
     lines = [
@@ -127,7 +141,7 @@ def _each(work: Cuda, name: str, group: Group, count: int, body: list[str]) -> N
         *indices(group, "o" if count >= 2**31 else "(int)o", axes),
         *body,
     ]
-    work.add(name, group, lines, -(-count // BLOCK))
+    work.add(name, group, lines, -(-count // BLOCK), extra=extra)
 
 
 def _map(work: Cuda, name: str, group: Group) -> None:
@@ -169,6 +183,9 @@ def _reduction(work: Cuda, name: str, group: Group, reduction: Reduce) -> None:
         body = [*one_result(group, reduction, accumulator, work.pointers), *stores(group, work.pointers.of, "result")]
         _each(work, name, group, results, body)
         return
+    if rows.columns:
+        _in_columns(work, name, rows)
+        return
     parts = min(MOST_PARTS, -(-terms // PART), max(1, -(-ENOUGH_BLOCKS // results)))
     if parts == 1:
         lines = [
@@ -186,7 +203,7 @@ def _reduction(work: Cuda, name: str, group: Group, reduction: Reduce) -> None:
 
 def _block_indices(group: Group, block: str) -> list[str]:
     found = indices(group, "o", list(range(len(group.shape))))
-    return [f"const long long o = {block};", *found] if found else []
+    return [f"const idx o = (idx)({block});", *found] if found else []
 
 
 def one_result(group: Group, reduction: Reduce, accumulator: Accumulator, pointers: Pointers) -> list[str]:
@@ -242,43 +259,119 @@ def _in_warps(rows: Rows, lanes: int) -> tuple[list[str], int]:
 
 def _in_parts(work: Cuda, name: str, rows: Rows, parts: int) -> None:
     """Add two launches: parts of each result, and their union."""
-    group, accumulator = rows.group, rows.accumulator
-    results, terms = prod(group.shape), rows.terms
-    align = WARP * rows.packs.width
-    size = -(-terms // (parts * align)) * align
-    base = work.program.workspace_bytes
-    count = results * parts
-    work.workspace_bytes = max(work.workspace_bytes, base + 16 * count)
-    partial = [
-        f"{accumulator.total}* partial = ({accumulator.total}*)(arena + {base}LL);",
-        *([f"long long* places_of = (long long*)(arena + {base + 8 * count}LL);"] if accumulator.places else []),
-    ]
-    kept = ["partial[blockIdx.x] = total;", *(["places_of[blockIdx.x] = place;"] if accumulator.places else [])]
-    kind = "long long" if terms >= 2**30 else "int"
-    share = rows.total(WHOLE_BLOCK, Part("first + ", "end", size, even=terms == size * parts))
-    end = f"const {kind} end = first + {size} < {terms} ? first + {size} : {terms};"
+    size = _part_size(rows, parts)
+    partial = _partial(work, rows, parts)
+    share = rows.total(WHOLE_BLOCK, Part("first + ", "end", size, even=rows.terms == size * parts))
     lines = [
         *partial,
-        *_block_indices(group, f"blockIdx.x / {parts}"),
-        f"const {kind} first = ({kind})(blockIdx.x % {parts}) * {size};",
-        *([end] if any("< end" in line for line in share) else []),
+        *_block_indices(rows.group, f"blockIdx.x / {parts}"),
+        *_bounds(rows, f"blockIdx.x % {parts}", size, share),
         *share,
-        *joined_in_block(accumulator, BLOCK),
+        *joined_in_block(rows.accumulator, BLOCK),
         "if (threadIdx.x != 0) return;",
-        *kept,
+        *_kept(rows, "blockIdx.x"),
     ]
-    work.add(f"{name}_parts", group, lines, count, extra=True)
-    whole = [
+    results = prod(rows.group.shape)
+    work.add(f"{name}_parts", rows.group, lines, results * parts, extra=True)
+    _union_of_block(work, name, rows, partial, (f"blockIdx.x * {parts}LL", 1, parts))
+
+
+def _in_columns(work: Cuda, name: str, rows: Rows) -> None:
+    """Add a launch in which neighbouring threads take neighbouring results; in parts where there are few of them."""
+    results, lanes, terms = prod(rows.group.shape), BLOCK // WARP, rows.terms
+    across = -(-results // WARP)
+    parts = max(1, min(MOST_PARTS, terms // COLUMN_PART, -(-ENOUGH_BLOCKS // across)))
+    size = _part_size(rows, parts)
+    partial, part = list[str](), Part("", str(terms), terms, even=True)
+    if parts > 1:
+        partial, part = _partial(work, rows, parts), Part("first + ", "end", size, even=terms == size * parts)
+    share = rows.total(Threads(lanes, "lane"), part)
+    lines = [
         *partial,
-        *_block_indices(group, "blockIdx.x"),
-        f"{accumulator.total} total = {accumulator.first};",
-        *(["long long place = 9223372036854775807LL;"] if accumulator.places else []),
-        f"for (long long p = blockIdx.x * {parts}LL + threadIdx.x; p < (blockIdx.x + 1LL) * {parts}; p += {BLOCK}) {{",
-        *statements(union(accumulator, "partial[p]", "places_of[p]"), 1),
-        "}",
-        *joined_in_block(accumulator, BLOCK),
-        "if (threadIdx.x != 0) return;",
-        *_result(accumulator),
-        *stores(group, work.pointers.of, "result"),
+        f"const int column = (int)threadIdx.x % {WARP}, lane = (int)threadIdx.x / {WARP};",
+        f"const long long own = (long long)(blockIdx.x % {across}) * {WARP} + column;",
+        *_block_indices(rows.group, f"own < {results} ? own : {results - 1}"),
+        *(_bounds(rows, f"blockIdx.x / {across}", size, share) if parts > 1 else []),
+        *share,
+        *joined_in_columns(rows.accumulator, lanes),
+        f"if (own >= {results}) return;",
     ]
-    work.add(f"{name}_union", group, whole, results, extra=True)
+    if parts == 1:
+        lines += [*_result(rows.accumulator), *stores(rows.group, work.pointers.of, "result")]
+        work.add(name, rows.group, lines, across)
+        return
+    lines += _kept(rows, f"(long long)(blockIdx.x / {across}) * {results} + own")
+    work.add(f"{name}_parts", rows.group, lines, across * parts, extra=True)
+    if parts > FEW_PARTS:
+        _union_of_block(work, name, rows, partial, ("blockIdx.x", results, parts))
+        return
+    body = [
+        *partial,
+        *_neutral(rows.accumulator),
+        f"for (int p = 0; p < {parts}; ++p) {{",
+        *statements(
+            [f"const long long q = p * {results}LL + o;", *union(rows.accumulator, "partial[q]", "places_of[q]")], 1
+        ),
+        "}",
+        *_result(rows.accumulator),
+        *stores(rows.group, work.pointers.of, "result"),
+    ]
+    _each(work, f"{name}_union", rows.group, results, body, extra=True)
+
+
+def _part_size(rows: Rows, parts: int) -> int:
+    """Return the terms of a part: a multiple of what a warp reads at once."""
+    align = WARP * rows.packs.width
+    return -(-rows.terms // (parts * align)) * align
+
+
+def _bounds(rows: Rows, part: str, size: int, share: list[str]) -> list[str]:
+    """Return the statements that find the bounds of a part, as far as the statements that follow use them."""
+    kind = "long long" if rows.terms >= 2**30 else "int"
+    end = f"const {kind} end = first + {size} < {rows.terms} ? first + {size} : {rows.terms};"
+    used = any("< end" in line for line in share)
+    return [f"const {kind} first = ({kind})({part}) * {size};", *([end] if used else [])]
+
+
+def _partial(work: Cuda, rows: Rows, parts: int) -> list[str]:
+    """Return the declarations of the totals of parts, behind the tensors in the workspace."""
+    kind, count, base = rows.accumulator.total, prod(rows.group.shape) * parts, work.program.workspace_bytes
+    work.workspace_bytes = max(work.workspace_bytes, base + 16 * count)
+    return [
+        f"{kind}* partial = ({kind}*)(arena + {base}LL);",
+        *([f"long long* places_of = (long long*)(arena + {base + 8 * count}LL);"] if rows.accumulator.places else []),
+    ]
+
+
+def _kept(rows: Rows, place: str) -> list[str]:
+    return [f"partial[{place}] = total;", *([f"places_of[{place}] = place;"] if rows.accumulator.places else [])]
+
+
+def _neutral(accumulator: Accumulator) -> list[str]:
+    """Return the declarations of a total of no parts."""
+    place = ["long long place = 9223372036854775807LL;"] if accumulator.places else []
+    return [f"{accumulator.total} total = {accumulator.first};", *place]
+
+
+def _union_of_block(work: Cuda, name: str, rows: Rows, partial: list[str], parts: tuple[str, int, int]) -> None:
+    """Add a launch with a block a result; ``parts`` are the place of the first, the step between them, and how many."""
+    first, step, count = parts
+    lines = [
+        *partial,
+        *_block_indices(rows.group, "blockIdx.x"),
+        *_neutral(rows.accumulator),
+        f"for (int p = (int)threadIdx.x; p < {count}; p += {BLOCK}) {{",
+        *statements(
+            [
+                f"const long long q = {first} + p{f' * {step}LL' if step != 1 else ''};",
+                *union(rows.accumulator, "partial[q]", "places_of[q]"),
+            ],
+            1,
+        ),
+        "}",
+        *joined_in_block(rows.accumulator, BLOCK),
+        "if (threadIdx.x != 0) return;",
+        *_result(rows.accumulator),
+        *stores(rows.group, work.pointers.of, "result"),
+    ]
+    work.add(f"{name}_union", rows.group, lines, prod(rows.group.shape), extra=True)

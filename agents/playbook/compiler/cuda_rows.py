@@ -11,26 +11,28 @@ from functools import cached_property
 from math import prod
 
 from agents.playbook.compiler.accumulators import Accumulator
-from agents.playbook.compiler.cpu import argument_of
-from agents.playbook.compiler.cuda_operands import inner_indices
 from agents.playbook.compiler.cuda_packs import EACH, FIRST, each_item, each_pack, fetched
 from agents.playbook.compiler.emission import Emitter, statements
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.packs import Packs, item_bytes, loads_in, width_of
 from agents.playbook.compiler.parameters import Pointers
-from agents.playbook.compiler.shapes_of_work import is_contiguous, operations
+from agents.playbook.compiler.shapes_of_work import depends, is_contiguous, operations, strides_along
 from agents.playbook.compiler.tensors import Reduce
 from agents.playbook.compiler.terms import Term, substituted, unravel, variable
 
 WARP = 32
 SHORT = 64
 """Terms up to which a warp would have too little to do for a result, unless it reads packs."""
+LEAST_COLUMNS = 8
+"""Neighbouring results from which on reading the same term of each is worth while."""
 SHORT_ROW = 1024
 """Terms up to which a warp or a part of it takes a row."""
 RUN = 32
 """Terms that a thread adds in float32 before they go to a double."""
 FETCHED_BYTES = 128
 """Bytes in flight that leave a thread enough registers for the rest."""
+MOST_PACKS = 8
+"""Packs that a thread has in flight."""
 LARGEST_BODY = 600
 """Operations of an unrolled loop that compilers take in little time and that fit an instruction cache."""
 
@@ -99,6 +101,14 @@ class Rows:
         return is_contiguous(self.group, self.group.inner[-1])
 
     @property
+    def columns(self) -> bool:
+        """Return whether neighbouring threads should take neighbouring results."""
+        index, shape = self.group.index, self.group.shape
+        if self.terms <= SHORT or self.side_by_side or not shape or shape[-1] < LEAST_COLUMNS:
+            return False
+        return is_contiguous(self.group, index[-1]) and 1 in strides_along(self.group, index[-1])
+
+    @property
     def in_warp(self) -> int:
         """Threads of a warp that share a row; 0 where a row is long, or does not lie side by side."""
         if self.terms > SHORT_ROW or not self.side_by_side:
@@ -112,7 +122,7 @@ class Rows:
         """Return the statements by which each thread makes the ``total`` of its share of a part's terms."""
         begin = [f"{self.accumulator.total} total = {self.accumulator.first};"]
         begin += ["long long place = 0;"] if self.accumulator.places else []
-        return [*begin, *(self._in_packs if self.packs.width > 1 else self._one_by_one)(threads, part)]
+        return [*begin, *self._in_packs(threads, part)]
 
     @cached_property
     def _operations(self) -> int:
@@ -122,25 +132,6 @@ class Rows:
         assert self.group.argument is not None
         found = zip(self.group.inner, unravel(index, self.reduction.extents), strict=True)
         return substituted([self.group.argument], {old: new for old, new in found if old.op == "index"})[0]
-
-    def _one_by_one(self, threads: Threads, part: Part) -> list[str]:
-        lines, value = argument_of(self.group, self.pointers)
-        kind = "long long" if self.terms >= 2**30 else "int"
-        inner = [*inner_indices(self.group, self.reduction), *lines]
-        low = f"{part.first}{threads.lane}"
-        if not self.accumulator.chunked:
-            body = [*inner, *_taken(self.accumulator, value, "r")]
-            loop = f"for ({kind} r = {low}; r < {part.high}; r += {threads.count}) {{"
-            return [loop, *statements(body, 1), "}"]
-        once = [
-            f"const {kind} r = b + u * {threads.count};",
-            f"if (r < {part.high}) {{",
-            *statements([*inner, f"run += {value};"], 1),
-            "}",
-        ]
-        body = ["float run = 0;", f"for (int u = 0; u < {RUN}; ++u) {{", *statements(once, 1), "}", "total += run;"]
-        step = RUN * threads.count
-        return [f"for ({kind} b = {low}; b < {part.high}; b += {step}) {{", *statements(body, 1), "}"]
 
     def _in_packs(self, threads: Threads, part: Part) -> list[str]:
         packs, width = self.packs, self.packs.width
@@ -169,9 +160,10 @@ class Rows:
 
     def _flight(self, value: Term, most: int) -> int:
         """Return the packs that a thread has in flight."""
-        width = self.packs.width
-        each = width * sum(item_bytes(load.data) for load in loads_in([value]) if not self.packs.stays(load))
-        return max(1, min(RUN // width, most, FETCHED_BYTES // each, LARGEST_BODY // (width * self._operations)))
+        width, index = self.packs.width, self.packs.index
+        each = width * sum(item_bytes(load.data) for load in loads_in([value]) if depends(load, index))
+        most = min(most, MOST_PACKS, RUN // width, FETCHED_BYTES // max(1, each))
+        return max(1, min(most, LARGEST_BODY // (width * self._operations)))
 
 
 def _taken(accumulator: Accumulator, value: str, place: str) -> list[str]:
@@ -225,5 +217,22 @@ def joined_in_block(accumulator: Accumulator, block: int) -> list[str]:
         "#pragma unroll",
         f"for (int warp = 1; warp < {warps}; ++warp) {{",
         *statements(union(accumulator, "totals[warp]", "places[warp]"), 1),
+        "}",
+    ]
+
+
+def joined_in_columns(accumulator: Accumulator, lanes: int) -> list[str]:
+    """Return the statements by which the totals of a block's threads with equal ``column`` become that of lane 0."""
+    places = accumulator.places
+    return [
+        f"__shared__ {accumulator.total} totals[{lanes}][{WARP}];",
+        *([f"__shared__ long long places[{lanes}][{WARP}];"] if places else []),
+        "totals[lane][column] = total;",
+        *(["places[lane][column] = place;"] if places else []),
+        "__syncthreads();",
+        "if (lane != 0) return;",
+        "#pragma unroll",
+        f"for (int other = 1; other < {lanes}; ++other) {{",
+        *statements(union(accumulator, "totals[other][column]", "places[other][column]"), 1),
         "}",
     ]

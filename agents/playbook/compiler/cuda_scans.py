@@ -118,7 +118,7 @@ class Row:
             self.accumulator.step("carry", "all"),
         ]
         return [
-            *([f"const long long o = {row};"] if self.rows > 1 else []),
+            *([f"const idx o = (idx)({row});"] if self.rows > 1 else []),
             *indices(self.group, "o", self.axes),
             f"const int lane = (int)threadIdx.x % {WARP};",
             f"const int thread = {'lane' if warps == 1 else '(int)threadIdx.x'};",

@@ -140,7 +140,7 @@ def in_tiles(group: Group, transpose: Transpose, pointers: Pointers, block: int)
         *(f"__shared__ {kind} tile{n}[{side}][{side + 1}];" for n, kind in enumerate(kinds)),
         f"const int column = (int)(blockIdx.x % {across}) * {side};",
         f"const int row = (int)(blockIdx.x / {across} % {down}) * {side};",
-        *([f"const long long o = blockIdx.x / {across * down};"] if batches > 1 else []),
+        *([f"const idx o = (idx)(blockIdx.x / {across * down});"] if batches > 1 else []),
         f"const int along = (int)(threadIdx.x % {side}), first = (int)(threadIdx.x / {side});",
         *indices(Group(transpose.shape, transpose.index, ()), "o", batch),
         *(f"{kind} r{n}[{steps}];" for n, kind in enumerate(kinds)),

@@ -62,14 +62,14 @@ def _motion(step: int, rest: int, modulus: int) -> Motion:
 
 @dataclass
 class Packs:
-    """Packs of so many values of an index; ``index`` itself begins at multiples of the width."""
+    """Packs of so many values of an index, which begin at multiples of the width; over a pack of one, all stays."""
 
     index: Term
     width: int
     known: dict[Term, Motion] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.known[self.index] = Motion(1, 0, self.width)
+        self.known[self.index] = Motion(1, 0, self.width) if self.width > 1 else STILL
 
     def motion(self, root: Term) -> Motion:
         """Return the motion of a term; that of one that is no index is that it stays, or unknown."""
