@@ -146,9 +146,10 @@ def _built(kernel: Kernel, facts: ProblemFacts, launches: tuple[ResolvedLaunch, 
     path = builds / f"emulated_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     builds.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".cpp").write_text(text)
+    # unique symbols would give the shared memory of a template function to the first library that has one of its name
+    flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread", "-fno-gnu-unique"]
     checked = ["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]
-    command = ["g++", "-std=c++17", "-O1", "-w", *checked, "-shared", "-fPIC", "-pthread", "-o", f"{path}.so"]
-    command.append(f"{path}.cpp")
+    command = ["g++", *flags, *checked, "-o", f"{path}.so", f"{path}.cpp"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:3000]
     return path.with_suffix(".so")
