@@ -36,7 +36,8 @@ compiled only. The speedup over eager is of a small size on a shared machine, an
 
 {covered} of {total} problems have kernels for both targets under every policy. {judged} were judged on `cpu`, and the
 kernels of {held} were audited or better. In half precision (`softmax_bfloat16`, `softmax_float16`), {half} of
-{halves} have such kernels.{refused}
+{halves} have such kernels.{refused} Templates take tensors of 16 bits on `cuda`, but for
+products of matrices; all else of such problems is the compiler's.
 
 A reference of your own is covered where each of its calls is [supported](#supported-calls). Where one is not, the job
 ends with `no_template`, quotes the line of your file and names the calls near it that are supported; `--agents hybrid`

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from agents.playbook.operators import Launches, Matmul, Operator, Pointwise
+from agents.playbook.operators import Launches, Matmul, Operator, Pointwise, Rows
 from cupilot.domain.problem import Target
 from cupilot.domain.strategy import Strategy, TechniqueUse
 
@@ -50,6 +50,13 @@ _ROWS_CUDA = (
     "warp_per_row(warps=4), register_rows: short rows whose length is odd",
     "warp_shuffle_reduction, split_rows(parts=256): long rows whose length is odd",
 )
+_HALF_ROWS_CUDA = (
+    "vector_loads(width=2), register_rows, warp_shuffle_reduction: rows of whole packs of 8 bytes, kept in registers",
+    "vector_loads(width=2), warp_per_row(warps=4), register_rows: short ones, no barriers",
+    "vector_loads(width=2), shared_rows, warp_shuffle_reduction: ones too long for registers",
+    "vector_loads(width=2), warp_shuffle_reduction, loop_unrolling(factor=4): loads overlapped",
+)
+"""For rows of tensors of 16 bits that packs of eight elements do not fit, but packs of four do."""
 _MATMUL_CUDA = (
     "shared_tiling(tile_m=256, tile_n=128, tile_k=32), tensor_cores(precision=tf32), warpgroup_mma, "
     "tma_loads(stages=4), cluster_multicast(blocks=2), block_swizzle(group=8): "
@@ -185,7 +192,15 @@ def ladder(operator: Operator, target: Target) -> list[Strategy]:
     plain = Strategy(techniques=(), rationale="the plain kernel: correct, simple, something to compare with")
     family = "pointwise" if isinstance(operator, Pointwise) else "matmul" if isinstance(operator, Matmul) else "rows"
     family = "launches" if isinstance(operator, Launches) else family
-    return [*(parse(text) for text in _LADDERS[target, family]), plain]
+    narrow = _HALF_ROWS_CUDA if target is Target.CUDA and _fits_narrow_packs_only(operator) else ()
+    return [*(parse(text) for text in (*narrow, *_LADDERS[target, family])), plain]
+
+
+def _fits_narrow_packs_only(operator: Operator) -> bool:
+    if not isinstance(operator, Rows) or not operator.halves or not operator.contiguous:
+        return False
+    wide = 16 // min(operator.itemsize(name) for name in operator.streamed)
+    return operator.length % wide == wide // 2
 
 
 def parse(text: str) -> Strategy:

@@ -170,10 +170,7 @@ def packs(operator: Pointwise | Rows, options: Options, packed: Iterable[str]) -
     access += [_halves(width, load, store)] if types - {"float"} else []
     if any("plain_store(" in item for item in access):
         text.append(PLAIN_STORE.strip("\n"))
-    stored = set(operator.halves.values())
-    text += [
-        item.strip("\n") for kind, item in ((DType.BFLOAT16, BFLOAT16), (DType.FLOAT16, FLOAT16)) if kind in stored
-    ]
+    text += [HALVES[kind].strip("\n") for kind in HALVES if kind in operator.halves.values()]
     return "\n".join([*text, *access])
 
 

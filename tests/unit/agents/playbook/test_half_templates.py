@@ -213,6 +213,13 @@ def test_wide_loads_need_rows_of_whole_packs() -> None:
     assert "constexpr int K_VEC = 4;" in kernel_of(wide, parse("vector_loads(width=4): ")).source
 
 
+def test_rows_that_wide_packs_do_not_fit_begin_with_narrow_ones() -> None:
+    for length, packs in ((1020, 4), (1024, 8), (1021, 1)):
+        facts = facts_of((lambda x: torch.softmax(x, 1), {"x": torch.zeros(4096, length, dtype=B16)}))
+        first = PLAYBOOK.manager.initial_strategies(briefing(facts, Target.CUDA), [], 1, 0)[0].strategy
+        assert f"constexpr int K_VEC = {packs};" in kernel_of(facts, first).source
+
+
 REFUSED: dict[str, tuple[Function, Inputs]] = {
     "a cast to whole numbers": (lambda x: (x * 2).to(torch.int32).to(B16) * x, {"x": random(6, 32)}),
     "a cast to float64": (lambda x: (x.double() * 2).to(B16), {"x": random(6, 32)}),
