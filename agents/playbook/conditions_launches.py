@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from agents.playbook.compiler import cuda_mma, cuda_wgmma
+from agents.playbook.compiler.attention import WIDEST, Attention
 from agents.playbook.compiler.cpu_tiling import Vectors
+from agents.playbook.compiler.cuda_attention_mma import Flash
 from agents.playbook.compiler.cuda_tiles import LARGEST_TILE, Arithmetic, Tiles, arithmetic_of
+from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.polynomials import NAMES
-from agents.playbook.compiler.products import factor_types, products
+from agents.playbook.compiler.products import LEAST, factor_types, products
 from agents.playbook.compiler.program import program_of, refusal_of_tiles, refusal_of_vectors, tiled_program
 from agents.playbook.conditions import Case, Check
 from agents.playbook.operators import Launches
@@ -30,7 +33,7 @@ def _tiling(case: Case) -> str | None:
         return f"tiles of more than {LARGEST_TILE} rows or columns do not fit the registers"
     if "tensor_cores" not in case.options and 2 * k * (m + n + 8) * 4 > SHARED_BYTES:
         return f"two pairs of tiles, {k} deep, do not fit {SHARED_BYTES} bytes of shared memory"
-    return refusal_of_tiles(case.operator.facts)
+    return refusal_of_tiles(case.operator.facts, online="online_softmax" in case.options)
 
 
 def _tensor_cores(case: Case) -> str | None:
@@ -45,7 +48,8 @@ def _tensor_cores(case: Case) -> str | None:
     rectangle, asked = cuda_mma.rectangle(m, n), tuple(case.number("tensor_cores", f"warp_{side}") for side in "mn")
     if asked != rectangle and "warpgroup_mma" not in case.options:
         return f"a warp computes {rectangle[0]} by {rectangle[1]} of this tile"
-    types = factor_types(program_of(case.operator.facts).groups)
+    groups = _groups(case)
+    types = factor_types(groups).union(*(group.types() for group in groups if isinstance(group, Attention)))
     if wide:
         return "operands have 16 bits" if types else None
     if precision == "bfloat16" and not types:
@@ -71,31 +75,52 @@ def _tiles(case: Case) -> Tiles | None:
     return tiling if isinstance(tiling, Tiles) else None
 
 
+def _groups(case: Case) -> list[Group]:
+    assert isinstance(case.operator, Launches)
+    return program_of(case.operator.facts, online="online_softmax" in case.options).groups
+
+
 def _arithmetic(case: Case, tiles: Tiles) -> list[Arithmetic]:
     assert isinstance(case.operator, Launches)
     found = products(tiled_program(case.operator.facts, tiles).groups)
     return [arithmetic_of(group, reduction, product, tiles) for group, reduction, product in found]
 
 
+def _attention(case: Case, precision: str) -> list[Flash]:
+    return [Flash(group, precision) for group in _groups(case) if isinstance(group, Attention)]
+
+
 def _async_copy(case: Case) -> str | None:
-    assert isinstance(case.operator, Launches)
     tiles = _tiles(case)
     if tiles is None or not tiles.precision:
         return "it is written for tensor cores"
     if tiles.stages < FEWEST_STAGES:
         return f"fewer than {FEWEST_STAGES} stages do not run ahead"
-    made = _arithmetic(case, tiles)
-    if not any(operand.is_copied for each in made for operand in (each.first, each.second)):
+    made, attention = _arithmetic(case, tiles), _attention(case, tiles.precision)
+    copied = [operand.is_copied for each in made for operand in (each.first, each.second)]
+    if not any([*copied, *(each.is_copied for each in attention)]):
         return _NO_PACKS
-    needed = max(each.shared_bytes for each in made)
+    needed = max(each.shared_bytes for each in [*made, *attention])
     limit = case.device.shared_bytes_per_block
     return f"the tiles need {needed} bytes of shared memory, a block has {limit}" if needed > limit else None
+
+
+def _online(case: Case) -> str | None:
+    tiles = _tiles(case)
+    if tiles is None:
+        return "attention is written for tiles in shared memory"
+    if tiles.precision not in _TYPES:
+        return "attention is written for operands of 16 bits"
+    if not _attention(case, tiles.precision):
+        return f"no launches are attention with heads of {LEAST} to {WIDEST} elements"
+    return None
 
 
 CUDA: dict[str, Check] = {
     "shared_tiling": _tiling,
     "tensor_cores": _tensor_cores,
     "async_copy": _async_copy,
+    "online_softmax": _online,
     "warpgroup_mma": _warpgroups,
 }
 

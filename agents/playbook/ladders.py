@@ -149,6 +149,14 @@ _MATMUL_CPU = (
 )
 _LAUNCHES_CUDA = (
     "shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision=bfloat16), warpgroup_mma, "
+    "async_copy(stages=4), online_softmax: attention in one launch, other products by warpgroups",
+    "shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision=half), warpgroup_mma, "
+    "async_copy(stages=4), online_softmax: the same for float16",
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=32), tensor_cores(precision=bfloat16, warp_m=64, warp_n=32), "
+    "async_copy(stages=4), online_softmax: attention in one launch, its scores in registers",
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=32), tensor_cores(precision=half, warp_m=64, warp_n=32), "
+    "async_copy(stages=4), online_softmax: the same for float16, and for float32 under the policy half",
+    "shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision=bfloat16), warpgroup_mma, "
     "async_copy(stages=4): warpgroups multiply, fed asynchronously",
     "shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision=half), warpgroup_mma, "
     "async_copy(stages=4): the same for float16",

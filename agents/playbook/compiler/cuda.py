@@ -7,7 +7,9 @@ from math import prod
 
 from agents.playbook.compiler import cuda_merged
 from agents.playbook.compiler.accumulators import Accumulator
+from agents.playbook.compiler.attention import Attention
 from agents.playbook.compiler.cpu import argument_of, indices, loops, order_body, position
+from agents.playbook.compiler.cuda_attention_mma import Flash
 from agents.playbook.compiler.cuda_maps import in_packs, memory_order
 from agents.playbook.compiler.cuda_rows import (
     SHORT,
@@ -21,7 +23,7 @@ from agents.playbook.compiler.cuda_rows import (
     union,
 )
 from agents.playbook.compiler.cuda_scans import Row
-from agents.playbook.compiler.cuda_tiles import Tiles, tiled
+from agents.playbook.compiler.cuda_tiles import Tiled, Tiles, tiled
 from agents.playbook.compiler.cuda_transposes import in_tiles, transpose_of
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import Group, Program
@@ -71,6 +73,11 @@ class Cuda:
         part = cuda_merged.Part(name, group, (*used, *body), min(blocks, 2**31 - 1), workspace, shared_bytes)
         self.parts.append(part)
 
+    def add_tiled(self, name: str, group: Group, made: Tiled) -> None:
+        """Add the work of a launch in tiles."""
+        self.add(name, group, made.lines, made.blocks, shared_bytes=made.shared_bytes)
+        self.functions |= dict.fromkeys(made.functions)
+
     def kernels(self) -> tuple[list[str], list[Launch], dict[str, Tunable]]:
         """Return functions, launches and tunables: a kernel a part, or for several where there are too many parts."""
         functions, launches = list[str](), list[Launch]()
@@ -113,7 +120,9 @@ def render(
     work = Cuda(program, pointers, program.workspace_bytes, tiles)
     for place, group in enumerate(program.groups):
         name = f"group{place}"
-        if group.source is None:
+        if isinstance(group, Attention) and tiles is not None:
+            work.add_tiled(name, group, Flash(group, tiles.precision).tiled(pointers))
+        elif group.source is None:
             _map(work, name, group)
         elif isinstance(group.source, Reduce):
             _reduction(work, name, group, group.source)
@@ -170,9 +179,7 @@ def _reduction(work: Cuda, name: str, group: Group, reduction: Reduce) -> None:
     results, terms = prod(group.shape), prod(reduction.extents)
     product = product_of(group) if work.tiles is not None else None
     if product is not None and work.tiles is not None:
-        made = tiled(group, reduction, product, work.tiles, work.pointers)
-        work.add(name, group, made.lines, made.blocks, shared_bytes=made.shared_bytes)
-        work.functions |= dict.fromkeys(made.functions)
+        work.add_tiled(name, group, tiled(group, reduction, product, work.tiles, work.pointers))
         return
     accumulator = Accumulator(reduction.kind, reduction.value)
     rows = Rows(group, reduction, work.pointers)

@@ -95,17 +95,18 @@ class Results:
         return by_row(self.group, self.product)
 
     @property
-    def _pitch(self) -> int:
+    def pitch(self) -> int:
+        """Return the floats from one row of sums to the next."""
         return self.n + (4 if self._by_row else 1)
 
     @property
     def shared_bytes(self) -> int:
         """Return the bytes that the sums of a tile take."""
-        return self.m * self._pitch * 4
+        return self.m * self.pitch * 4
 
     def place(self, row: str, column: str) -> str:
         """Return the place of a sum in shared memory."""
-        return f"({row}) * {self._pitch} + {column}"
+        return f"({row}) * {self.pitch} + {column}"
 
     def written(self, pointers: Pointers) -> list[str]:
         """Return the statements that write what lies in shared memory, as ``sums``."""
@@ -113,11 +114,12 @@ class Results:
         rows, columns = (
             prod(self.group.shape[axis] for axis in axes) for axes in (self.product.rows, self.product.columns)
         )
+        last = f" && e < {self.m * self.n}" if self.m * self.n % (THREADS * AT_ONCE) else ""
         computed, held = values(self.group, pointers.of, "result")
         inside = [
             *indices(self.group, "m", self.product.rows),
             *indices(self.group, "n", self.product.columns),
-            f"const float result = sums[in_row * {self._pitch} + in_column];",
+            f"const float result = sums[in_row * {self.pitch} + in_column];",
             *computed,
             *(f"held{t}[u] = {each.value}, at{t}[u] = {each.offset};" for t, each in enumerate(held)),
             *(f"inside[u] = {each.inside};" for each in held[:1] if each.inside),
@@ -132,7 +134,7 @@ class Results:
             f"        const int e = base + u * {THREADS};",
             f"        const int in_row = {row.format(across)}, in_column = {column.format(across)};",
             "        const int m = m0 + in_row, n = n0 + in_column;",
-            f"        inside[u] = m < {rows} && n < {columns};",
+            f"        inside[u] = m < {rows} && n < {columns}{last};",
             "        if (inside[u]) {",
             *statements(inside, 3),
             "        }",

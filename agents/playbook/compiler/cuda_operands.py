@@ -22,9 +22,9 @@ THREADS = 256
 """Of a block."""
 _ROW = 64
 """16-bit elements of a swizzled row."""
-_HELD = {"": "float32", "tf32": "float32", "half": "float16", "bfloat16": "bfloat16"}
+HELD = {"": "float32", "tf32": "float32", "half": "float16", "bfloat16": "bfloat16"}
 """Storage type of tensors whose elements come to shared memory as they are."""
-_ROUNDED = {"": "", "tf32": "", "half": "halved", "bfloat16": "narrowed"}
+ROUNDED = {"": "", "tf32": "", "half": "halved", "bfloat16": "narrowed"}
 """The prelude's function that rounds a float to the bits that shared memory holds."""
 
 
@@ -83,7 +83,7 @@ class Operand:
     def pack(self) -> int:
         """Return the elements that are read at once."""
         load = bare(self.factor)
-        if load is None or load.data.dtype != _HELD[self.layout.precision]:
+        if load is None or load.data.dtype != HELD[self.layout.precision]:
             return 1
         index, extent = self._next_line if self.across else self._next_in_depth
         most = 16 // self.layout.item_bytes
@@ -200,13 +200,13 @@ class Operand:
         """Return statements and text of one element, as shared memory holds it."""
         emitter = Emitter({}, pointers.of, f"{self.letter}t")
         load, stored = bare(self.factor), self.layout.stored
-        if load is not None and stored != "float" and load.data.dtype == _HELD[self.layout.precision]:
+        if load is not None and stored != "float" and load.data.dtype == HELD[self.layout.precision]:
             rank = len(load.data.shape)
             offset, *guard = emitter.emit(load.data.offset(load.args[:rank]), *load.args[rank:])
             value = f"{pointers.of(load.data)}[{offset}].bits"
             return emitter.lines, f"{guard[0]} ? {value} : ({stored})0" if guard else value
         (value,) = emitter.emit(self.factor)
-        return emitter.lines, f"{_ROUNDED[self.layout.precision]}({value})"
+        return emitter.lines, f"{ROUNDED[self.layout.precision]}({value})"
 
     def _address(self, pointers: Pointers) -> tuple[str, list[str], str]:
         """Return pointer, statements and offset of a pack."""

@@ -41,6 +41,8 @@ class Tiles:
     """Pairs of tiles in shared memory; more than two are copied asynchronously."""
     warpgroups: bool = False
     """True if warpgroup instructions multiply where operands lie as these read them."""
+    online: bool = False
+    """True if attention is one launch, with a softmax whose maximum and sum run along."""
 
     def fitted(self, product: Product, group: Group) -> Tiles:
         """Return tiles as large, or smaller ones where these would leave most of a card idle."""

@@ -102,7 +102,7 @@ def placed(groups: list[Group], names: Mapping[Tensor, str]) -> Program:
     """Return the program of groups in this order, with a place for every tensor between them."""
     program = Program(groups, names=dict(names))
     _check_order(program)
-    _place(program)
+    place_tensors(program)
     return program
 
 
@@ -250,7 +250,7 @@ def _check_order(program: Program) -> None:
         written.update(target.tensor for target in group.targets)
 
 
-def _place(program: Program) -> None:
+def place_tensors(program: Program) -> None:
     """Give every tensor between groups a place in the workspace, free again after its last reader."""
     last: dict[Tensor, int] = {}
     for place, group in enumerate(program.groups):

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from math import prod
 
 from agents.playbook.compiler import cpu_program, cpu_tiling, cuda
+from agents.playbook.compiler.attention import Attention, with_attention
 from agents.playbook.compiler.cpu_tiling import Vectors
 from agents.playbook.compiler.cuda_tiles import LARGEST_TILE, Tiles
 from agents.playbook.compiler.groups import Program, cut
@@ -25,8 +26,8 @@ _KEPT = 16
 Rendered = tuple[str, LaunchPlan]
 Tiling = Tiles | Vectors | None
 """Tiles of products on ``cuda``, vectors on ``cpu``; None for the plain kernel."""
-_KEPT_PROGRAMS = 4
-_programs: OrderedDict[int, tuple[ProblemFacts, Program]] = OrderedDict()
+_KEPT_PROGRAMS = 8
+_programs: OrderedDict[tuple[int, bool], tuple[ProblemFacts, Program]] = OrderedDict()
 _kept: OrderedDict[tuple[int, Target, Tiling], tuple[ProblemFacts, Rendered | Unsupported]] = OrderedDict()
 
 
@@ -46,13 +47,14 @@ def rendered(facts: ProblemFacts, target: Target, tiles: Tiling = None) -> Rende
     return result
 
 
-def refusal_of_tiles(facts: ProblemFacts) -> str | None:
+def refusal_of_tiles(facts: ProblemFacts, *, online: bool = False) -> str | None:
     """Return why a problem's products cannot be tiled on ``cuda``; None where they can.
 
     Tiles make the source longer, and may make it too long. The largest make it the longest, so that they are tried.
     """
-    tiles = Tiles(LARGEST_TILE, LARGEST_TILE, LARGEST_TILE)
-    if all(product_of(group) is None for group in tiled_program(facts, tiles).groups):
+    tiles = Tiles(LARGEST_TILE, LARGEST_TILE, LARGEST_TILE, "half" if online else "", online=online)
+    groups = tiled_program(facts, tiles).groups
+    if all(product_of(group) is None and not isinstance(group, Attention) for group in groups):
         return "no launch is a product with at least 16 rows, columns and terms"
     return _refusal(facts, Target.CUDA, tiles)
 
@@ -74,7 +76,7 @@ def _refusal(facts: ProblemFacts, target: Target, tiles: Tiling) -> str | None:
 
 def tiled_program(facts: ProblemFacts, tiles: Tiling) -> Program:
     """Return the groups of a problem, with products as their tiles need them."""
-    program = program_of(facts)
+    program = program_of(facts, online=isinstance(tiles, Tiles) and tiles.online)
     if isinstance(tiles, Tiles):
         return divided(with_split_axes(program, product_of), tiles)
     if tiles is None or tiles.rectangle is None:
@@ -93,11 +95,14 @@ def _rendered_or_refused(facts: ProblemFacts, target: Target, tiles: Tiling) -> 
         return refused
 
 
-def program_of(facts: ProblemFacts) -> Program:
-    """Return the groups of a problem; those of the last few problems are kept. Raises Unsupported."""
-    key = id(facts)
+def program_of(facts: ProblemFacts, *, online: bool = False) -> Program:
+    """Return the groups of a problem, attention as one where asked for; those of the last few problems are kept.
+
+    Raises Unsupported.
+    """
+    key = id(facts), online
     if key not in _programs or _programs[key][0] is not facts:
-        _programs[key] = facts, _made(facts)
+        _programs[key] = facts, with_attention(program_of(facts)) if online else _made(facts)
         while len(_programs) > _KEPT_PROGRAMS:
             _programs.popitem(last=False)
     return _programs[key][1]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import ceil, prod
 
 from agents.playbook.compiler import cpu_tiling
+from agents.playbook.compiler.attention import Attention
 from agents.playbook.compiler.cpu_tiling import Rectangle, Vectors
+from agents.playbook.compiler.cuda_attention_mma import Flash
 from agents.playbook.compiler.cuda_tiles import Tiles, arithmetic_of
 from agents.playbook.compiler.cuda_wgmma import Warpgroups
 from agents.playbook.compiler.groups import ITEM_BYTES, Group
@@ -55,6 +57,8 @@ def _group(group: Group, rates: Rates, tiles: Tiling) -> tuple[float, float]:
     memory = moved / (rates.bandwidth * STREAMING)
     if rates.device.target is Target.CPU:
         return memory, _on_cpu(group, results, terms, tiles if isinstance(tiles, Vectors) else Vectors()) / rates.scalar
+    if isinstance(group, Attention) and isinstance(tiles, Tiles):
+        return memory, _attention(group, rates, tiles)
     each, inner = _of_element(group, FUNCTION)
     product = product_of(group) if isinstance(tiles, Tiles) else None
     if product is None or not isinstance(tiles, Tiles):
@@ -98,6 +102,19 @@ def _panels(group: Group, product: Product, rectangle: Rectangle, terms: int) ->
     chains = min(1.0, rectangle.rows * rectangle.vectors / CHAIN) * min(rectangle.width, WIDEST) / WIDEST
     packed = batches * columns * ceil(rows / cpu_tiling.TILE_ROWS)
     return terms * (2 * made / (MICRO * chains) + PACKING * packed)
+
+
+def _attention(group: Attention, rates: Rates, tiles: Tiles) -> float:
+    """Return seconds of arithmetic: both products, and the scores on the scalar units."""
+    made = Flash(group, tiles.precision)
+    batches, rows, width = group.product.sizes(group)
+    lines = ceil(rows / made.rows) * made.rows
+    share = 1.0 if group.first_masked() is None else (1 + made.rows / lines) / 2
+    scores = batches * lines * group.keys * share
+    blocks = batches * lines // made.rows
+    busy = blocks / rates.units / ceil(blocks / rates.units)
+    products = 2 * scores * (group.depth + width) / (rates.matrix * TENSOR)
+    return (products + scores * (FUNCTION + _operations([group.score], FUNCTION)) / (rates.scalar * TILED)) / busy
 
 
 def _bytes(tensor: Tensor) -> int:

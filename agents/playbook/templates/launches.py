@@ -27,7 +27,8 @@ def tiling_of(options: Options) -> Tiling:
     if "shared_tiling" in options:
         m, n, k = (options.number("shared_tiling", name, 0) for name in ("tile_m", "tile_n", "tile_k"))
         precision = options.text("tensor_cores", "precision")
-        return Tiles(m, n, k, precision, options.number("async_copy", "stages", 2), "warpgroup_mma" in options)
+        stages, online = options.number("async_copy", "stages", 2), "online_softmax" in options
+        return Tiles(m, n, k, precision, stages, "warpgroup_mma" in options, online)
     if "simd" not in options:
         return None
     rows, vectors = (options.number("micro_kernel", name, 0) for name in ("rows", "vectors"))

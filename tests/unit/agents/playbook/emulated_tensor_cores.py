@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from agents.playbook.compiler import cuda_mma, cuda_wgmma
+from agents.playbook.compiler import cuda_attention_mma, cuda_mma, cuda_wgmma
 
 _POOL = r"extern __shared__ __align__\(\d+\) unsigned char pool\[\];"
 _WAITS = r'asm volatile\("(?:wgmma|fence)[^"]*" ::: "memory"\);'
@@ -60,6 +60,23 @@ static void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
     __syncthreads();
 }
 """
+_QUADS = r"""
+static float quads[32][32];
+template <class F> static float across_quad(float x, F join) {
+    const int lane = threadIdx.x % 32;
+    float* const values = quads[threadIdx.x / 32];
+    values[lane] = x;
+    __syncthreads();
+    for (int other = lane / 4 * 4; other < lane / 4 * 4 + 4; ++other)
+        if (other != lane) x = join(x, values[other]);
+    __syncthreads();
+    return x;
+}
+static float quad_max(float x) { return across_quad(x, [](float a, float b) { return fmaxf(a, b); }); }
+static float quad_sum(float x) { return across_quad(x, [](float a, float b) { return a + b; }); }
+static float power_of_two(float x) { return exp2f(x); }
+"""
+_PAIR = "static unsigned pair_of(float low, float high) { return $ROUND(low) | (unsigned)$ROUND(high) << 16; }"
 _DESCRIBED = r"""
 static unsigned long long described(const unsigned short* rows, unsigned long long blocks) {
     return (unsigned long long)rows | blocks << 48;
@@ -95,6 +112,9 @@ def emulated(source: str) -> str:
         depth, each = (8, 1) if precision == "tf32" else (16, 2)
         text = _EMULATED.replace("$ELEMENT", element).replace("$DEPTH", str(depth)).replace("$EACH", str(each))
         source = source.replace(cuda_mma.functions(precision), text)
+    source = source.replace(cuda_attention_mma.FUNCTIONS.strip(), _QUADS)
+    for precision, rounding in (("half", "halved"), ("bfloat16", "narrowed")):
+        source = source.replace(cuda_attention_mma.pair(precision), _PAIR.replace("$ROUND", rounding))
     source = source.replace(cuda_mma.COPIES.strip(), _COPIES)
     source = source.replace(cuda_wgmma.FUNCTIONS.strip(), _DESCRIBED)
     for precision, columns, transposed in itertools.product(

@@ -143,6 +143,7 @@ def _built(kernel: Kernel, facts: ProblemFacts, launches: tuple[ResolvedLaunch, 
     for line, text in _CONVERSIONS.items():
         source = re.sub(line, text, source)
     text = "\n".join([_SHIM, source, *(_entry(place, launch, source) for place, launch in enumerate(launches))])
+    builds.mkdir(parents=True, exist_ok=True)
     path = builds / f"emulated_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     builds.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".cpp").write_text(text)
