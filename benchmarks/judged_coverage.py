@@ -80,9 +80,13 @@ def _judged(evaluator: Evaluator, name: str, options: argparse.Namespace) -> dic
         assert prepared.failure is not None
         return {"kernel": "", "verdict": "not prepared", "failure": prepared.failure.message[:200]}
     placement = prepared.preparation.placement
+    try:
+        kernels = playbook_kernels(problem, prepared.preparation, target, options.kernels)
+    except Exception as error:  # noqa: BLE001 - a defect of one problem ends no run over all
+        return {"kernel": "", "verdict": "no kernel", "failure": repr(error)[:200]}
     rows: list[dict[str, Any]] = [
         {"kernel": kernel.name, **_row(evaluator.evaluate(problem, prepared.preparation, kernel.kernel), placement)}
-        for kernel in playbook_kernels(problem, prepared.preparation, target, options.kernels)
+        for kernel in kernels
     ]
     best = max(rows, key=lambda row: (row["verdict"] in _HELD, row.get("speedup", [0.0])[0]), default=None)
     took = {"prepared_seconds": seconds, "judged_seconds": round(time.monotonic() - began - seconds, 1)}
