@@ -49,6 +49,7 @@ LAWS = {
     "wide_range": "inputs times random powers of two, between 2^-8 and 2^8",
     "planted_extremes": "single values at random places are up to 96 times the largest",
     "constant_rows": "many rows hold one value throughout",
+    "zeros": "single elements at random places, and some rows, are exactly zero",
     "offset": "inputs plus up to 512 times their spread, whose digits are lost in squares",
     "parameters": "parameters times up to 16, with random signs",
     "negated": "parameters times up to 16, with random signs, single numbers negated",

@@ -139,7 +139,7 @@ class LawResult(Value):
 
     law: str
     """Name of the law, e.g. ``own``, ``signed``, ``wide_range``, ``planted_extremes``, ``constant_rows``,
-    ``perturbed``, ``integers``."""
+    ``zeros``, ``perturbed``, ``integers``."""
     passed: bool
     error: float
     """Largest deviation from the float64 reference over all outputs, relative to the output's own spread; under the law

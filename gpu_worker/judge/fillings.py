@@ -7,8 +7,8 @@ its own place, near one of them, by random numbers that begin at a random place;
 and no result can be remembered. Whole numbers take the value of either draw. The random numbers of symmetric matrices
 are symmetric; where the reference has no answer to such a mixture (a Cholesky factor), two draws are blended by one
 number, alike at all places, and rolled along their diagonal. Tensors whose neighbours belong together are put together
-from a few stretches; a vector in order is sorted again, and one permutation is taken by another. Draws are replaced by
-new ones all the time where drawing is quick, and now and then where it is not.
+from a few stretches, blended in the same way; a vector in order is sorted again, and one permutation is taken by
+another. Draws are replaced by new ones all the time where drawing is quick, and now and then where it is not.
 """
 
 from __future__ import annotations
@@ -182,21 +182,25 @@ class Fillings:
         """Write symmetric matrices, of one draw or between two, rows and columns rolled by the same random number."""
         given = self._given[index]
         first, second = (self._pool[draw][index] for draw in self._two_draws())
-        if self._blended and given.smooth:
-            torch.lerp(first, second, NEAREST * self._random.random(), out=into)
-        else:
-            into.copy_(first)
+        self._write(into, first, second, blended=self._blended and given.smooth)
         if given.spec.contiguous and not given.structure.zeros:
             matrices = into.view(given.spec.shape)
             shift = self._random.randrange(given.spec.shape[-1])
             matrices.copy_(matrices.roll((shift, shift), (-2, -1)))
+
+    def _write(self, into: torch.Tensor, draw: torch.Tensor, other: torch.Tensor, *, blended: bool) -> None:
+        """Write a draw, or one a random part of the way to another, alike at all places: what is in order stays so."""
+        if blended:
+            torch.lerp(draw, other, NEAREST * self._random.random(), out=into)
+        else:
+            into.copy_(draw)
 
     def _put_together(self, into: torch.Tensor, index: int) -> None:
         """Write stretches of whole rows, cut at random places, of one draw each; state is one draw, whole."""
         given = self._given[index]
         spec = given.spec
         draws = [self._pool[draw][index] for draw in self._random.sample(range(len(self._pool)), len(self._pool))]
-        into.copy_(draws[0])  # what lies between rows too
+        self._write(into, *draws[:2], blended=given.smooth)  # what lies between rows too
         if index >= self._inputs or 0 in spec.strides or (not spec.contiguous and len(spec.shape) < 2):
             return
         if given.permutes:
@@ -206,8 +210,9 @@ class Fillings:
         target, *sources = [_rows(storage, spec) for storage in (into, *draws)]
         rows = target.shape[0]
         edges = [0, *sorted(self._random.randrange(rows + 1) for _ in range(STRETCHES - 1)), rows]
-        for (start, end), source in zip(itertools.pairwise(edges), itertools.cycle(sources)):  # endless
-            target[start:end].copy_(source[start:end])
+        pairs = zip(sources, [*sources[1:], sources[0]], strict=True)
+        for (start, end), pair in zip(itertools.pairwise(edges), itertools.cycle(pairs)):  # endless
+            self._write(target[start:end], *(source[start:end] for source in pair), blended=given.smooth)
         if given.ordered:
             into.copy_(into.sort().values)
 

@@ -22,6 +22,7 @@ PERTURBED = "perturbed"
 INTEGERS = "integers"
 WIDE_RANGE = "wide_range"
 OFFSET = "offset"
+ZEROS = "zeros"
 PLANTED_EXTREMES = "planted_extremes"
 PARAMETERS = "parameters"
 NEGATED = "negated"
@@ -32,8 +33,8 @@ EXTREME = 64.0
 """Planted values are this many times the largest own one: far outside, yet exp() of a few survives in float32."""
 
 SMALLER = (4, 16)
-"""Parts of its size at which a law that makes values large is tried where it tells nothing at its whole size, as where
-outputs overflow. Its name says so (``planted_extremes/4``)."""
+"""Parts of its size at which a law is tried where it tells nothing at its whole size, as where outputs overflow, or a
+row of zeros has no answer. Its name says so (``planted_extremes/4``)."""
 
 EXTREME_SHARE = 1e-3
 FEW_EXTREMES = 16
@@ -67,6 +68,9 @@ algorithm and not the order of summation."""
 
 LARGEST_INTEGER = 2
 """The law ``integers`` draws from -2, -1, 1, 2: no term is silent, and sums stay exact for long."""
+
+ZERO_SHARE = 1 / 8
+"""Share of elements, and of rows, that are zero under the law ``zeros``."""
 
 PERTURBED_ELEMENTS = 64
 """Single elements changed at once in each input: a kernel that skips 10 % of its input is missed once in 850 times."""
@@ -160,6 +164,16 @@ def constant_rows(values: torch.Tensor, generator: torch.Generator) -> None:
     rows[chosen] = (picks * signs / ROW_CONSTANTS).to(rows.dtype).expand(-1, rows.shape[1])
 
 
+def zeros(values: torch.Tensor, generator: torch.Generator, *, part: float = 1.0) -> None:
+    """Set elements at random places to zero; at the law's whole size, also rows (of the last dimension)."""
+    highest = 2 * part * ZERO_SHARE - 1
+    with_noise(values, generator, lambda some, chance: some.masked_fill_(chance < highest, 0))
+    if values.dim() > 1 and part == 1:
+        rows = values.view(-1, values.shape[-1])
+        order = torch.randperm(rows.shape[0], generator=generator, device=rows.device)
+        rows[order[: round(ZERO_SHARE * rows.shape[0])]] = 0
+
+
 def offset(values: torch.Tensor, generator: torch.Generator) -> None:
     """Shift all values by one amount that is large against their spread; upwards where none is negative."""
     exponents = OFFSET_EXPONENTS.get(values.dtype, OFFSET_EXPONENTS_OTHERWISE)
@@ -170,25 +184,24 @@ def offset(values: torch.Tensor, generator: torch.Generator) -> None:
     values.add_((factor * sample.std(correction=0) * direction).to(values.dtype))
 
 
-_ENLARGING: Mapping[str, Callable[..., None]] = {
+_SIZED: Mapping[str, Callable[..., None]] = {
+    ZEROS: zeros,
     WIDE_RANGE: wide_range,
     PLANTED_EXTREMES: planted_extremes,
     MOST_EXTREMES: most_extremes,
     PARAMETERS: parameters,
     NEGATED: negated,
 }
-"""Laws that make values large, or parameters; they have sizes (:data:`SMALLER`). Not :data:`OFFSET`: a smaller one
-says little of cancellation, and refuses honest formulas for their smallest answers, as log(1 + exp(x)).
-"""
+"""Laws that have sizes (:data:`SMALLER`). Not :data:`OFFSET`: a smaller one says little of cancellation, and refuses
+honest formulas for their smallest answers, as log(1 + exp(x))."""
 
-TRIED = ("signed", WIDE_RANGE, PLANTED_EXTREMES, "constant_rows", OFFSET)
-"""Laws that are tried on every reference; :data:`PARAMETERS`, :data:`NEGATED`, :data:`INTEGERS` and :data:`PERTURBED`
-have conditions of their own."""
+TRIED = ("signed", WIDE_RANGE, PLANTED_EXTREMES, "constant_rows", ZEROS, OFFSET)
+"""Laws that are tried on every reference; the others have conditions of their own."""
 
 
 def sizes(law: str) -> Sequence[str]:
     """Return the names of a law at each of its sizes, the largest first."""
-    return [law, *(f"{law}/{part}" for part in SMALLER)] if law in _ENLARGING else [law]
+    return [law, *(f"{law}/{part}" for part in SMALLER)] if law in _SIZED else [law]
 
 
 def kind(law: str) -> str:
@@ -207,8 +220,8 @@ def transform(law: str, step: float) -> Transform | None:
         return None
     if law == PERTURBED:
         return partial(perturbed, step=step)
-    if kind(law) in _ENLARGING:
-        return partial(_ENLARGING[kind(law)], part=1 / int(law.partition("/")[2] or 1))
+    if kind(law) in _SIZED:
+        return partial(_SIZED[kind(law)], part=1 / int(law.partition("/")[2] or 1))
     return {"signed": signed, "constant_rows": constant_rows, OFFSET: offset, INTEGERS: integers}[law]
 
 

@@ -207,3 +207,35 @@ def test_what_belongs_together_is_new_and_still_does(device: CpuJudgeDevice) -> 
         for values, tensor in zip(seen, (places, offsets, columns), strict=True):
             values.add(tuple(tensor.flatten().tolist()))
     assert all(len(values) > 6 for values in seen)
+
+
+SORTED = """
+import torch
+import torch.nn as nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("knots", torch.rand(64).sort().values)
+    def forward(self, x):
+        return x * self.knots
+def get_inputs():
+    return [torch.rand(32, 64).sort(1, descending=True).values]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_no_row_or_state_in_order_comes_again(device: CpuJudgeDevice) -> None:
+    """A kernel that keeps what it made of one launch has no use of it in another: all values come from few draws."""
+    fillings, slots = made(device, SORTED)
+    fillings._draw_seconds = 1.0  # as if drawing took long: the pool stays what it is
+    rows: set[tuple[float, ...]] = set()
+    states: set[tuple[float, ...]] = set()
+    for _ in range(12):
+        x, knots = fill(fillings, slots)
+        assert bool((x[:, 1:] <= x[:, :-1]).all())
+        assert bool((knots[1:] >= knots[:-1]).all())
+        rows |= set(map(tuple, x.tolist()))
+        states.add(tuple(knots.tolist()))
+    assert len(rows) == 12 * 32
+    assert len(states) == 12

@@ -104,6 +104,21 @@ def test_constant_rows_hold_many_constants_and_are_of_any_number() -> None:
     assert len(values) > 50
 
 
+def test_zeros_are_elements_anywhere_and_some_rows() -> None:
+    x = own()[0]
+    places, empty = set(), set()
+    for seed in range(20):
+        zeros = drawn("zeros", seed) == 0
+        empty.add(int(zeros.all(dim=1).sum()))
+        places |= set(zeros[~zeros.all(dim=1)].nonzero()[:, 1].tolist())
+        assert torch.equal(drawn("zeros", seed)[~zeros], x[~zeros])
+        few = drawn("zeros/4", seed) == 0
+        assert not few.all(dim=1).any(), "a reference without an answer to rows of zeros may have one to these"
+        assert 0 < float(few.double().mean()) < 0.1
+    assert empty == {round(laws.ZERO_SHARE * x.shape[0])}
+    assert len(places) == x.shape[1]
+
+
 def test_structure_survives() -> None:
     x = torch.rand(64, 64).tril()
     changed = laws.apply("signed", [x], [spec("x", (64, 64))], seed=1)[0]
