@@ -43,6 +43,7 @@ _PROT_WRITE, _PROT_EXEC = 0x2, 0x4
 _MAP_SHARED = 0x01  # also a bit of MAP_SHARED_VALIDATE
 _MAP_ANONYMOUS = 0x20
 _MAP_GROWSDOWN = 0x0100
+_MADV_REMOVE = 9  # makes shared memory a hole, so that whoever reads it next makes and clears its pages
 _ADDR_NO_RANDOMIZE = 0x0040000
 _ASK_PERSONALITY = 0xFFFFFFFF
 _PR_SET_PDEATHSIG = 1
@@ -103,7 +104,7 @@ _SIGNAL_ARGUMENTS = {"kill": 1, "tkill": 1, "tgkill": 2, "rt_sigqueueinfo": 1, "
 
 _KERNEL_ALLOWED = (
     "read", "write", "readv", "writev", "close", "fstat", "lseek", "poll", "ppoll", "select",
-    "munmap", "madvise", "brk", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack",
+    "munmap", "brk", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack",
     "sched_yield", "sched_getaffinity", "nanosleep", "clock_nanosleep", "clock_gettime",
     "clock_getres", "gettimeofday", "time", "getpid", "getppid", "gettid", "getcpu", "getrandom", "getrusage",
     "getrlimit", "sysinfo", "uname", "sendto", "recvfrom", "sendmsg", "recvmsg", "exit",
@@ -161,6 +162,7 @@ def base_filter(
     program += _on("setpriority", _when_all_equal({0: _PRIO_PROCESS, 1: 0}, _ALLOW, _ERRNO | errno.EPERM))
     program += _on("personality", _personality())
     program += _on("mmap", _unlimited_mappings(_ERRNO | errno.EPERM, shared=not memory_files))
+    program += _on("madvise", _when_equal(2, _MADV_REMOVE, _ERRNO | errno.EPERM, _ALLOW))
     if not memory_files:
         program += _on("memfd_create", [_answer(_ERRNO | errno.ENOSYS)])
     program += _on("socket", _when_equal(0, _AF_UNIX, _ALLOW, _ERRNO | errno.EACCES))
@@ -217,6 +219,7 @@ def _computing(code: Sequence[tuple[int, int]]) -> list[_Instruction]:
     program += _on("fcntl", _descriptor_commands(_KILL_PROCESS, locks=False))
     program += _on("mprotect", _when_bits(2, _PROT_EXEC, _KILL_PROCESS, _ALLOW))
     program += _on("mmap", [*_unlimited_mappings(_KILL_PROCESS, shared=True), *_code_mappings(code), _answer(_ALLOW)])
+    program += _on("madvise", _when_equal(2, _MADV_REMOVE, _KILL_PROCESS, _ALLOW))
     # with an old size of 0, mremap doubles a shared mapping
     program += _on("mremap", _when_zero(1, _KILL_PROCESS, _ALLOW))
     program += _on("ioctl", _when_equal(1, _FIONBIO, _ALLOW, _ERRNO | errno.ENOTTY))
@@ -267,10 +270,7 @@ def _only(argument: int, value: int) -> list[_Instruction]:
 
 
 def _own_only() -> list[_Instruction]:
-    program: list[_Instruction] = []
-    for name in _OWN_ONLY:
-        program += _on(name, _when_equal(0, 0, _ALLOW, _ERRNO | errno.EPERM))
-    return program
+    return [step for name in _OWN_ONLY for step in _on(name, _when_equal(0, 0, _ALLOW, _ERRNO | errno.EPERM))]
 
 
 def _unlimited_mappings(refusal: int, *, shared: bool) -> list[_Instruction]:

@@ -313,6 +313,13 @@ def test_an_accountable_program_sends_itself_nothing_that_would_wake_it(sandbox:
     assert "PermissionError" in done.stderr or "AssertionError" in done.stderr, done
 
 
+def test_shared_memory_is_not_made_a_hole(sandbox: Sandbox) -> None:
+    """Its zeros would be written by whoever reads it next."""
+    code = "import mmap; shared = mmap.mmap(-1, 8192); shared.madvise({advice}, 0, 8192)"
+    assert python(sandbox, code.format(advice="mmap.MADV_DONTNEED"), memory_files=True).code == 0
+    assert "PermissionError" in python(sandbox, code.format(advice="mmap.MADV_REMOVE"), memory_files=True).stderr
+
+
 def test_what_a_program_works_while_it_is_stopped_is_known(sandbox: Sandbox) -> None:
     """A signal of any origin continues it."""
     code = "import threading; threading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()\nwhile True: pass"
