@@ -27,6 +27,10 @@ from gpu_worker.targets.base import JudgeDevice
 FLUSH_BELOW_CACHES = 8
 """A block that touches less than this many last-level caches is preceded by a flush."""
 
+GLANCED_BYTES = 128
+"""Bytes of a block's results that are read as soon as it is reported as done, before the runner is stopped, and must be
+the same afterwards. On `cuda`, reading waits for all launches, and results in lent memory have a look of their own."""
+
 PROBED_SLOTS = 8
 PROBED_ELEMENTS = 64
 
@@ -163,10 +167,16 @@ class Blocks:
             self._link.capture(order)
         self.flush(len(order))
         usual = self._lent.rehearse(len(order)) if self._lent is not None else 0.0
+        places = self.slots.places_in_outputs(order, GLANCED_BYTES) if self._device.torch_device.type == "cpu" else None
         release = partial(self._hold, False)
         link = self._link
         ran = link.replay(seconds, release) if self.graphs else link.run(order, seconds, release)
-        late = self._late(time.perf_counter())
+        answered = time.perf_counter()
+        seen = None if places is None else self.slots.at(places)
+        late = self._late(answered)
+        if places is not None and seen is not None and not torch.equal(self.slots.at(places), seen):
+            message = "a launch went on writing its output after it had been reported as done"
+            raise KernelFailed(FailureKind.UNWRITTEN_OUTPUT, message, law="timed")
         host = ran.host + self._taken_over(order, ran, usual)
         taken = self._device.kernel_seconds(host, ran.reported, len(order))
         if taken is None or late > LATE_SECONDS + LATE_SHARE * host:

@@ -196,6 +196,19 @@ class Slots:
         words = self._words(slot, spec).as_strided(spec.shape, spec.strides)
         return (words == self._poisons[slot, spec.name]).reshape(-1)
 
+    def places_in_outputs(self, order: Sequence[int], count: int) -> torch.Tensor:
+        """Return so many random places in the outputs of these slots, for :meth:`at`."""
+        names = [spec.name for spec in self._outputs if self._sizes[spec.name]]
+        places = []
+        for _ in range(count if names else 0):
+            slot, name = secrets.choice(order), secrets.choice(names)
+            places.append(slot * self.slot_bytes + self._offsets[name] + secrets.randbelow(self._sizes[name]))
+        return torch.tensor(places, dtype=torch.int64)
+
+    def at(self, places: torch.Tensor) -> torch.Tensor:
+        """Return the bytes at places in the arena."""
+        return self._arena.bytes[places]
+
     def probe_unwritten(self, slot: int, samples: int) -> bool:
         """Return whether one of a few random elements of the slot's outputs still holds the poison."""
         for spec in self._outputs:

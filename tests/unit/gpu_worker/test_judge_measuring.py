@@ -714,6 +714,33 @@ def test_blocks_whose_runner_was_stopped_late_say_nothing(monkeypatch: pytest.Mo
     assert caught.value.kind is FailureKind.INFRASTRUCTURE
 
 
+def test_what_is_still_written_until_the_runner_stands_still_was_not_done() -> None:
+    """An answer ahead of the work saves what is done until the signal arrives, much of a short block."""
+    subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
+    timed = Bench(subject, softmax)
+    launched, link, slots = timed.link.run, timed.link, timed.slots
+    answered: list[int] = []
+
+    def run(order: Sequence[int], timeout: float, release: Release | None = None) -> Ran:
+        ran = launched(order, timeout, release)
+        answered[:] = order
+        for slot in order:
+            slots.outputs(slot)[0].mul_(2)
+        return ran
+
+    def hold(stopped: bool) -> float:
+        for slot in answered if stopped else ():
+            slots.outputs(slot)[0].div_(2)
+        answered.clear()
+        return time.perf_counter()
+
+    link.run = run  # type: ignore[method-assign]
+    timed.blocks._hold = hold
+    with pytest.raises(KernelFailed, match="went on writing") as caught:
+        timed.compare(Baseline.EAGER, 1e-3, QUICK)
+    assert caught.value.kind is FailureKind.UNWRITTEN_OUTPUT
+
+
 def test_pairs_of_a_throttled_device_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
     blocks = [False, False, True, True, True, False, False, False, False, True]
