@@ -3,9 +3,9 @@
 Prepares each problem (on ``cpu`` at its small size, on ``cuda`` at its full one) and judges the first kernels of the
 playbook, as a job would. Resumable: what the record already holds is not judged again, so a run may end
 (``--seconds``) and be started anew; ``--again`` judges what was not audited once more. ``--part 1/2`` takes every
-second problem, for a process a card. Each row names the commit that it was judged at. Writes
-``benchmarks/results/judged_coverage.json``, which ``docs/coverage.md`` shows beside what was rendered and compiled.
-Needs torch and g++, or torch, cuda-bindings and a card; no service.
+second problem, for a process a card; ``--merge`` puts the records of such processes into one. Each row names the commit
+that it was judged at. Writes ``benchmarks/results/judged_coverage.json``, which ``docs/coverage.md`` shows beside what
+was rendered and compiled. Needs torch and g++, or torch, cuda-bindings and a card; no service.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ OUT = records.RESULTS / "judged_coverage.json"
 def main(argv: list[str] | None = None) -> int:
     """Exit status 0 when every problem of the chosen suites has an audited kernel in the record."""
     options = _options(argv)
+    if options.merge:
+        records.write(options.out, _merged(options.merge))
+        return 0
     record = _resumed(options.out)
     rows: dict[str, dict[str, Any]] = {row["problem"]: row for row in record["problems"]}
     wanted = _wanted(options)
@@ -52,6 +55,20 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if all(name in rows and rows[name]["verdict"] in _HELD for _, name in wanted) else 1
 
 
+def _merged(parts: list[Path]) -> dict[str, Any]:
+    """Return one record of all parts' rows, of a problem that several have the last one's, without what each took."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in parts]
+    rows = {row["problem"]: row for part in found for row in part["problems"]}
+    kept = [{key: value for key, value in row.items() if not key.endswith("_seconds")} for row in rows.values()]
+    last = found[-1]
+    return {
+        **{key: last[key] for key in ("command", "commit", "machine", "begun")},
+        "commands": sorted({part["command"] for part in found}),
+        "complete": all(part["complete"] for part in found),
+        "problems": sorted(kept, key=lambda row: (row["suite"], row["problem"])),
+    }
+
+
 _COMMIT_CHARACTERS = 12
 _SIZES: dict[Target, Size] = {Target.CPU: "small", Target.CUDA: "full"}
 _HELD = frozenset(verdict.value for verdict in Verdict if verdict.counts)
@@ -61,12 +78,17 @@ def _wanted(options: argparse.Namespace) -> list[tuple[str, str]]:
     """Return suite and name of the problems to judge, those of the chosen part."""
     part, parts = (int(number) for number in options.part.split("/"))
     chosen = [
-        (suite, name + options.suffix)
+        (suite, name if _typed(name) else name + options.suffix)
         for suite in options.suites
         for name in problems.names(suite)
         if not options.problems or name in options.problems
     ]
     return chosen[part - 1 :: parts]
+
+
+def _typed(name: str) -> bool:
+    """Return whether a problem's tensors have 16 bits by its own file, so that no name asks for another type."""
+    return name.startswith("half_")
 
 
 def _judged(evaluator: Evaluator, name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -82,7 +104,7 @@ def _judged(evaluator: Evaluator, name: str, options: argparse.Namespace) -> dic
     placement = prepared.preparation.placement
     try:
         kernels = playbook_kernels(problem, prepared.preparation, target, options.kernels)
-    except Exception as error:  # noqa: BLE001 - a defect of one problem ends no run over all
+    except Exception as error:
         return {"kernel": "", "verdict": "no kernel", "failure": repr(error)[:200]}
     rows: list[dict[str, Any]] = [
         {"kernel": kernel.name, **_row(evaluator.evaluate(problem, prepared.preparation, kernel.kernel), placement)}
@@ -123,6 +145,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--kernels", type=int, default=1, help="kernels of the playbook that are judged of each problem"
     )
+    parser.add_argument("--merge", type=Path, nargs="+", default=[], help="records to put into one, judging nothing")
     parser.add_argument("--seconds", type=float, default=3_600.0, help="begin no problem after so many")
     parser.add_argument("--again", action="store_true", help="judge anew what has no audited kernel yet")
     parser.add_argument("--work-dir", type=Path, default=Path(".cupilot/coverage"), help="builds and measured peaks")
