@@ -60,6 +60,13 @@ def test_a_traced_problem_with_a_kernel_is_said_to_have_one() -> None:
     assert notes(facts=facts) == ["The playbook has a kernel for this problem on cuda."]
 
 
+def test_16_bits_have_templates_on_cuda_and_one_strategy_on_cpu() -> None:
+    facts, _ = trace(torch.nn.functional.gelu, {"x": torch.rand(4, 8).bfloat16()})
+    assert notes(facts=facts) == ["The playbook has a kernel for this problem on cuda."]
+    (note,) = foreseen(SOURCE, NumericsPolicy.FP32, Target.CPU, facts)
+    assert "one strategy for this problem on cpu" in note
+
+
 def test_the_text_alone_shows_calls_that_are_refused_with_their_lines() -> None:
     (error,) = by_text(SOURCE)
     with pytest.raises(NoTemplate) as caught:
