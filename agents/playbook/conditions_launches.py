@@ -5,7 +5,8 @@ from __future__ import annotations
 from agents.playbook.compiler import cuda_mma, cuda_wgmma
 from agents.playbook.compiler.attention import WIDEST, Attention
 from agents.playbook.compiler.cpu_tiling import Vectors
-from agents.playbook.compiler.cuda_attention_mma import Flash
+from agents.playbook.compiler.cuda_attention import block_of
+from agents.playbook.compiler.cuda_attention_block import Block
 from agents.playbook.compiler.cuda_tiles import LARGEST_TILE, Arithmetic, Tiles, arithmetic_of
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.polynomials import NAMES
@@ -86,17 +87,18 @@ def _arithmetic(case: Case, tiles: Tiles) -> list[Arithmetic]:
     return [arithmetic_of(group, reduction, product, tiles) for group, reduction, product in found]
 
 
-def _attention(case: Case, precision: str) -> list[Flash]:
-    return [Flash(group, precision) for group in _groups(case) if isinstance(group, Attention)]
+def _attention(case: Case, precision: str) -> list[Block]:
+    return [block_of(group, precision) for group in _groups(case) if isinstance(group, Attention)]
 
 
 def _async_copy(case: Case) -> str | None:
     tiles = _tiles(case)
-    if tiles is None or not tiles.precision:
+    attention = [] if tiles is None else _attention(case, tiles.precision)
+    if tiles is None or not (tiles.precision or attention):
         return "it is written for tensor cores"
     if tiles.stages < FEWEST_STAGES:
         return f"fewer than {FEWEST_STAGES} stages do not run ahead"
-    made, attention = _arithmetic(case, tiles), _attention(case, tiles.precision)
+    made = _arithmetic(case, tiles)
     copied = [operand.is_copied for each in made for operand in (each.first, each.second)]
     if not any([*copied, *(each.is_copied for each in attention)]):
         return _NO_PACKS
@@ -109,8 +111,8 @@ def _online(case: Case) -> str | None:
     tiles = _tiles(case)
     if tiles is None:
         return "attention is written for tiles in shared memory"
-    if tiles.precision not in _TYPES:
-        return "attention is written for operands of 16 bits"
+    if tiles.precision == "tf32":
+        return "attention is not written for operands of tf32"
     if not _attention(case, tiles.precision):
         return f"no launches are attention with heads of {LEAST} to {WIDEST} elements"
     return None

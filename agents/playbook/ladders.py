@@ -172,6 +172,8 @@ _LAUNCHES_CUDA = (
     "async_copy(stages=4): smaller tiles, more blocks",
     "shared_tiling(tile_m=128, tile_n=64, tile_k=16), tensor_cores(precision=tf32, warp_m=32, warp_n=32), "
     "async_copy(stages=4): smaller tiles, more blocks",
+    "shared_tiling(tile_m=128, tile_n=64, tile_k=16), async_copy(stages=3), online_softmax: "
+    "attention in one launch on the scalar units",
     "shared_tiling(tile_m=128, tile_n=64, tile_k=16): products in tiles, eight by four results a thread",
     "shared_tiling(tile_m=64, tile_n=64, tile_k=16): smaller tiles, more blocks",
     "shared_tiling(tile_m=128, tile_n=128, tile_k=8): larger tiles for large products",

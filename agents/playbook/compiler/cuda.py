@@ -9,7 +9,7 @@ from agents.playbook.compiler import cuda_merged
 from agents.playbook.compiler.accumulators import Accumulator
 from agents.playbook.compiler.attention import Attention
 from agents.playbook.compiler.cpu import argument_of, indices, loops, order_body, position
-from agents.playbook.compiler.cuda_attention_mma import Flash
+from agents.playbook.compiler.cuda_attention import block_of
 from agents.playbook.compiler.cuda_maps import in_packs, memory_order
 from agents.playbook.compiler.cuda_rows import (
     SHORT,
@@ -63,19 +63,17 @@ class Cuda:
         self.functions: dict[str, None] = {}
         """Device functions that launches call, each once."""
 
-    def add(
-        self, name: str, group: Group, body: list[str], blocks: int, *, extra: bool = False, shared_bytes: int = 0
-    ) -> None:
+    def add(self, name: str, group: Group, body: list[str], blocks: int, *, extra: bool = False) -> None:
         """Add the work of a launch over so many blocks."""
-        workspace = extra or self.pointers.needs_workspace(group)
-        text = "\n".join(body)
-        used = [line for line in self.pointers.declarations(group) if declared(line) in text]
-        part = cuda_merged.Part(name, group, (*used, *body), min(blocks, 2**31 - 1), workspace, shared_bytes)
-        self.parts.append(part)
+        self.add_tiled(name, group, Tiled(body, blocks, 0, []), extra=extra)
 
-    def add_tiled(self, name: str, group: Group, made: Tiled) -> None:
-        """Add the work of a launch in tiles."""
-        self.add(name, group, made.lines, made.blocks, shared_bytes=made.shared_bytes)
+    def add_tiled(self, name: str, group: Group, made: Tiled, *, extra: bool = False) -> None:
+        """Add the work of a launch with what it needs beyond its statements."""
+        workspace = extra or self.pointers.needs_workspace(group)
+        text = "\n".join(made.lines)
+        used = [line for line in self.pointers.declarations(group) if declared(line) in text]
+        lines, blocks = (*used, *made.lines), min(made.blocks, 2**31 - 1)
+        self.parts.append(cuda_merged.Part(name, group, lines, blocks, workspace, made.shared_bytes, made.resident))
         self.functions |= dict.fromkeys(made.functions)
 
     def kernels(self) -> tuple[list[str], list[Launch], dict[str, Tunable]]:
@@ -94,7 +92,8 @@ class Cuda:
 
     def _kernel(self, part: cuda_merged.Part) -> str:
         parameters = self.pointers.parameters([part.group], workspace=part.workspace)
-        head = f'extern "C" __global__ void __launch_bounds__({BLOCK}) {part.name}({parameters}) {{'
+        bounds = f"{BLOCK}, {part.resident}" if part.resident > 1 else f"{BLOCK}"
+        head = f'extern "C" __global__ void __launch_bounds__({bounds}) {part.name}({parameters}) {{'
         return "\n".join([head, *statements(part.lines, 1), "}"])
 
     def _launch(self, part: cuda_merged.Part) -> Launch:
@@ -121,7 +120,7 @@ def render(
     for place, group in enumerate(program.groups):
         name = f"group{place}"
         if isinstance(group, Attention) and tiles is not None:
-            work.add_tiled(name, group, Flash(group, tiles.precision).tiled(pointers))
+            work.add_tiled(name, group, block_of(group, tiles.precision).tiled(pointers))
         elif group.source is None:
             _map(work, name, group)
         elif isinstance(group.source, Reduce):

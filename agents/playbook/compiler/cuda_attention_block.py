@@ -23,6 +23,8 @@ ENOUGH_BLOCKS = 128
 """Blocks that keep a card busy: fewer queries are taken where there would be fewer."""
 BUFFERS = 2
 """Tiles of keys and values in shared memory: one is on its way while the other is used."""
+_NARROW = 128
+"""Elements of a query and a value together whose sums leave registers for two blocks of a multiprocessor."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,11 @@ class Block(ABC):
         """Return the statements that put results into shared memory, as ``sums``."""
 
     @property
+    def score(self) -> Term:
+        """Return the term of a score, in functions that suffice for the type of operands."""
+        return self.group.score
+
+    @property
     def item_bytes(self) -> int:
         """Return the bytes of an element in shared memory."""
         return 2 if self.precision else 4
@@ -141,6 +148,12 @@ class Block(ABC):
         return batches * -(-rows // self.rows)
 
     @property
+    def resident(self) -> int:
+        """Return the blocks that a multiprocessor has registers for: two where sums are few and scores load nothing."""
+        narrow = self.tiles[0].padded + self.tiles[2].padded <= _NARROW
+        return 2 if narrow and not loads_of(self.group.score) else 1
+
+    @property
     def is_copied(self) -> bool:
         """Return whether some tile is copied past the registers."""
         return any(self._pack(tile) > 1 for tile in self.tiles)
@@ -171,7 +184,7 @@ class Block(ABC):
             *self.ended(),
             *self.results.written(pointers),
         ]
-        return Tiled(lines, self.blocks, self.shared_bytes, [COPIES.strip(), *self.functions()])
+        return Tiled(lines, self.blocks, self.shared_bytes, [COPIES.strip(), *self.functions()], self.resident)
 
     @property
     def _stored(self) -> str:
@@ -185,7 +198,6 @@ class Block(ABC):
             f"{stored}* const tiles_k = tile_q + {query.size};",
             f"{stored}* const tiles_v = tiles_k + {BUFFERS * key.size};",
             "float* const sums = reinterpret_cast<float*>(pool);",
-            "const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;",
         ]
 
     def _step(self, pointers: Pointers) -> list[str]:
@@ -204,7 +216,7 @@ class Block(ABC):
         """Return the statements that turn a product into a score: minus infinity where there is no key."""
         group, name = self.group, str(self.group.key_index.data)
         emitter = Emitter({group.scored: "product"}, pointers.of, "s")
-        (score,) = emitter.emit(group.score)
+        (score,) = emitter.emit(self.score)
         _, rows, _ = group.product.sizes(group)
         inside = [f"m < {rows}"] if rows % self.rows and loads_of(group.score) else []
         inside += [f"{name} < {group.keys}"] if group.keys % self.keys else []
@@ -281,12 +293,12 @@ class Block(ABC):
             f"const bool inside = {' && '.join(inside) or 'true'};",
             *brought,
         ]
-        return [
-            "#pragma unroll" if count % THREADS == 0 and pack > 1 else "#pragma unroll 1",
-            f"for (int e = threadIdx.x; e < {count}; e += {THREADS}) {{",
-            *statements(body, 1),
-            "}",
-        ]
+        if count % THREADS:
+            loop = ["#pragma unroll 1", f"for (int e = threadIdx.x; e < {count}; e += {THREADS}) {{"]
+        else:
+            loop = ["#pragma unroll", f"for (int i = 0; i < {count // THREADS}; ++i) {{"]
+            body.insert(0, f"const int e = threadIdx.x + i * {THREADS};")
+        return [*loop, *statements(body, 1), "}"]
 
     def _steps(self) -> list[str]:
         """Return the declaration of the number of tiles: of those that hold a key that is not masked."""

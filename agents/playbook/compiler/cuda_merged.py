@@ -36,6 +36,8 @@ class Part:
     workspace: bool
     shared_bytes: int = 0
     """Dynamic shared memory of a block."""
+    resident: int = 1
+    """Blocks of a multiprocessor that registers must do for."""
 
 
 def segments(parts: Sequence[Part], most: int) -> list[list[Part]]:

@@ -81,6 +81,8 @@ class Tiled:
     blocks: int
     shared_bytes: int
     functions: list[str]
+    resident: int = 1
+    """Blocks of a multiprocessor, whose registers they share."""
 
 
 def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, pointers: Pointers) -> Tiled:

@@ -52,7 +52,7 @@ def refusal_of_tiles(facts: ProblemFacts, *, online: bool = False) -> str | None
 
     Tiles make the source longer, and may make it too long. The largest make it the longest, so that they are tried.
     """
-    tiles = Tiles(LARGEST_TILE, LARGEST_TILE, LARGEST_TILE, "half" if online else "", online=online)
+    tiles = Tiles(LARGEST_TILE, LARGEST_TILE, LARGEST_TILE, online=online)
     groups = tiled_program(facts, tiles).groups
     if all(product_of(group) is None and not isinstance(group, Attention) for group in groups):
         return "no launch is a product with at least 16 rows, columns and terms"

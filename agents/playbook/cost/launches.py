@@ -7,7 +7,7 @@ from math import ceil, prod
 from agents.playbook.compiler import cpu_tiling
 from agents.playbook.compiler.attention import Attention
 from agents.playbook.compiler.cpu_tiling import Rectangle, Vectors
-from agents.playbook.compiler.cuda_attention_mma import Flash
+from agents.playbook.compiler.cuda_attention import block_of
 from agents.playbook.compiler.cuda_tiles import Tiles, arithmetic_of
 from agents.playbook.compiler.cuda_wgmma import Warpgroups
 from agents.playbook.compiler.groups import ITEM_BYTES, Group
@@ -106,15 +106,16 @@ def _panels(group: Group, product: Product, rectangle: Rectangle, terms: int) ->
 
 def _attention(group: Attention, rates: Rates, tiles: Tiles) -> float:
     """Return seconds of arithmetic: both products, and the scores on the scalar units."""
-    made = Flash(group, tiles.precision)
+    made = block_of(group, tiles.precision)
     batches, rows, width = group.product.sizes(group)
     lines = ceil(rows / made.rows) * made.rows
     share = 1.0 if group.first_masked() is None else (1 + made.rows / lines) / 2
     scores = batches * lines * group.keys * share
-    blocks = batches * lines // made.rows
+    blocks = made.blocks
     busy = blocks / rates.units / ceil(blocks / rates.units)
-    products = 2 * scores * (group.depth + width) / (rates.matrix * TENSOR)
-    return (products + scores * (FUNCTION + _operations([group.score], FUNCTION)) / (rates.scalar * TILED)) / busy
+    units = rates.matrix * TENSOR if made.precision else rates.scalar * TILED
+    each = FUNCTION + _operations([group.score], FUNCTION)
+    return (2 * scores * (group.depth + width) / units + scores * each / (rates.scalar * TILED)) / busy
 
 
 def _bytes(tensor: Tensor) -> int:

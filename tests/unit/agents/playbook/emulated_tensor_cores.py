@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from agents.playbook.compiler import cuda_attention_mma, cuda_mma, cuda_wgmma
+from agents.playbook.compiler import cuda_attention_mma, cuda_attention_scalar, cuda_mma, cuda_wgmma
 
 _POOL = r"extern __shared__ __align__\(\d+\) unsigned char pool\[\];"
 _WAITS = r'asm volatile\("(?:wgmma|fence)[^"]*" ::: "memory"\);'
@@ -60,21 +60,22 @@ static void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
     __syncthreads();
 }
 """
-_QUADS = r"""
-static float quads[32][32];
-template <class F> static float across_quad(float x, F join) {
-    const int lane = threadIdx.x % 32;
-    float* const values = quads[threadIdx.x / 32];
-    values[lane] = x;
+_JOINED = r"""
+static float lanes[1024];
+template <class F> static float joined(float x, int count, F join) {
+    const int first = threadIdx.x / count * count;
+    lanes[threadIdx.x] = x;
     __syncthreads();
-    for (int other = lane / 4 * 4; other < lane / 4 * 4 + 4; ++other)
-        if (other != lane) x = join(x, values[other]);
+    x = lanes[first];
+    for (int other = 1; other < count; ++other) x = join(x, lanes[first + other]);
     __syncthreads();
     return x;
 }
-static float quad_max(float x) { return across_quad(x, [](float a, float b) { return fmaxf(a, b); }); }
-static float quad_sum(float x) { return across_quad(x, [](float a, float b) { return a + b; }); }
+static float $NAME_max(float x) { return joined(x, $COUNT, [](float a, float b) { return fmaxf(a, b); }); }
+static float $NAME_sum(float x) { return joined(x, $COUNT, [](float a, float b) { return a + b; }); }
 static float power_of_two(float x) { return exp2f(x); }
+static float tanh_by_power(float x) { return 1 - 2 / (exp2f(x * 2.88539008f) + 1); }
+static void warp_barrier() { __syncthreads(); }
 """
 _PAIR = "static unsigned pair_of(float low, float high) { return $ROUND(low) | (unsigned)$ROUND(high) << 16; }"
 _DESCRIBED = r"""
@@ -112,7 +113,8 @@ def emulated(source: str) -> str:
         depth, each = (8, 1) if precision == "tf32" else (16, 2)
         text = _EMULATED.replace("$ELEMENT", element).replace("$DEPTH", str(depth)).replace("$EACH", str(each))
         source = source.replace(cuda_mma.functions(precision), text)
-    source = source.replace(cuda_attention_mma.FUNCTIONS.strip(), _QUADS)
+    for module, name, count in ((cuda_attention_mma, "quad", 4), (cuda_attention_scalar, "row", 16)):
+        source = source.replace(module.FUNCTIONS.strip(), _JOINED.replace("$NAME", name).replace("$COUNT", str(count)))
     for precision, rounding in (("half", "halved"), ("bfloat16", "narrowed")):
         source = source.replace(cuda_attention_mma.pair(precision), _PAIR.replace("$ROUND", rounding))
     source = source.replace(cuda_mma.COPIES.strip(), _COPIES)

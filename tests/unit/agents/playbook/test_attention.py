@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from agents.playbook import agents
 from agents.playbook.ladders import parse
+from agents.playbook.translator import NotApplicable
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import NumericsPolicy, ProblemFacts, Target
 from tests.unit.agents.playbook.briefings import briefing
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.builds
 
 B16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 PRECISION = {B16: "bfloat16", F16: "half"}
-ERROR = {B16: 2.0**-7, F16: 2.0**-10}
+ERROR = {B16: 2.0**-7, F16: 2.0**-10, F32: 2.0**-19}
 """Largest deviation from float64, of the largest result."""
 
 sdpa = F.scaled_dot_product_attention
@@ -88,15 +89,24 @@ def cases() -> dict[str, Case]:
         "many_blocks": _of(_by_hand, F16, (1, 130, 100, 16), (1, 130, 40, 16), (1, 130, 40, 16)),
         "odd_width": _of(_by_hand, F16, (1, 2, 40, 20), (1, 2, 90, 20), (1, 2, 90, 40)),
         "heads_last": _of(_heads_last, B16, *((2, 40, 2, 32),) * 3),
+        "scalar_causal": _of(lambda a, b, c: sdpa(a, b, c, is_causal=True), F32, *((1, 2, 150, 64),) * 3),
+        "scalar_bias": _of(_biased, F32, *((2, 2, 33, 32),) * 3, (2, 33, 33)),
+        "scalar_masked_rows": _of(_masked_rows, F32, *((2, 2, 33, 16),) * 3, (33, 33)),
+        "scalar_decode": _of(_by_hand, F32, (2, 2, 1, 96), (2, 2, 100, 96), (2, 2, 100, 96)),
+        "scalar_many_blocks": _of(_by_hand, F32, (1, 130, 100, 128), (1, 130, 30, 128), (1, 130, 30, 20)),
         "window": _of(_window, F16, *((1, 2, 60, 32),) * 3),
     }
 
 
 def _kernel(case: Case) -> tuple[Kernel, ProblemFacts]:
-    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
-    precision = PRECISION[next(iter(case.inputs.values())).dtype]
-    tensor = f"tensor_cores(precision={precision}, warp_m=64, warp_n=32)"
-    text = f"shared_tiling(tile_m=128, tile_n=128, tile_k=32), {tensor}, async_copy(stages=4), online_softmax: "
+    dtype = next(iter(case.inputs.values())).dtype
+    if dtype is F32:
+        policy, units = NumericsPolicy.FP32, "shared_tiling(tile_m=128, tile_n=64, tile_k=16)"
+    else:
+        policy, units = NumericsPolicy.HALF, "shared_tiling(tile_m=128, tile_n=128, tile_k=32), "
+        units += f"tensor_cores(precision={PRECISION[dtype]}, warp_m=64, warp_n=32)"
+    facts, _ = trace(case.function, case.inputs, policy=policy)
+    text = f"{units}, async_copy(stages=4), online_softmax: "
     return agents().translator.translate(briefing(facts, Target.CUDA), parse(text), (), 0), facts
 
 
@@ -119,11 +129,48 @@ def test_tiles_of_keys_that_are_wholly_masked_are_skipped() -> None:
     assert "const int steps = 4;" in _kernel(cases()["more_keys"])[0].source
 
 
-@pytest.mark.parametrize("dtype", [B16, F16])
-def test_attention_of_16_bits_begins_in_one_launch(dtype: torch.dtype) -> None:
-    case = _of(lambda a, b, c: sdpa(a, b, c, is_causal=True), dtype, *((1, 4, 256, 64),) * 3)
-    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
-    (first, *_) = agents().manager.initial_strategies(briefing(facts, Target.CUDA), [], 4, 0)
+@pytest.mark.parametrize("dtype", [B16, F16, F32])
+@pytest.mark.parametrize(("heads", "length"), [(264, 1), (4, 256)])
+def test_attention_begins_in_one_launch(dtype: torch.dtype, heads: int, length: int) -> None:
+    case = _of(_by_hand, dtype, (1, heads, length, 64), *((1, heads, 256, 64),) * 2)
+    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.FP32 if dtype is F32 else NumericsPolicy.HALF)
+    about = briefing(facts, Target.CUDA)
+    (first, *_) = agents().manager.initial_strategies(about, [], 4, 0)
     assert "online_softmax" in first.strategy.ids()
-    kernel = agents().translator.translate(briefing(facts, Target.CUDA), first.strategy, (), 0)
-    assert len(kernel.plan.launches) == 1
+    assert len(agents().translator.translate(about, first.strategy, (), 0).plan.launches) == 1
+
+
+def _with_weights(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    weights = torch.softmax(q @ k.transpose(-1, -2), -1)
+    return weights @ v, weights
+
+
+def _scaled_twice(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Of other scores than those whose maximum is subtracted."""
+    scores = q @ k.transpose(-1, -2)
+    powers = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return (powers / (2 * powers).sum(-1, keepdim=True)) @ v
+
+
+@pytest.mark.parametrize(
+    ("function", "width", "techniques", "reason"),
+    [
+        (_with_weights, 64, "shared_tiling, online_softmax", "no launches are attention"),
+        (_scaled_twice, 64, "shared_tiling, online_softmax", "no launches are attention"),
+        (_by_hand, 256, "shared_tiling, online_softmax", "heads of 16 to 128"),
+        (_by_hand, 64, "online_softmax", "written for tiles"),
+        (
+            _by_hand,
+            64,
+            "shared_tiling, tensor_cores(precision=tf32), online_softmax",
+            "not written for operands of tf32",
+        ),
+    ],
+)
+def test_what_is_no_attention_in_one_launch_is_refused(
+    function: Callable[..., torch.Tensor], width: int, techniques: str, reason: str
+) -> None:
+    case = _of(function, F32, *((2, 32, width),) * 3)
+    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.TF32)
+    with pytest.raises(NotApplicable, match=reason):
+        agents().translator.translate(briefing(facts, Target.CUDA), parse(f"{techniques}: "), (), 0)
