@@ -27,7 +27,7 @@ _HEAD = """# What the playbook covers
 
 With this page you can look up which built-in problems get a kernel without a language model, and how. `pointwise`,
 `rows` and `matmul` are families of templates with many techniques; `compiler` cuts any graph of supported calls into
-launches over index maps, plain but right. Each kernel was rendered for both targets under `fp32`, `tf32` and `half`, at
+launches over index maps, products tiled. Each kernel was rendered for both targets under `fp32`, `tf32` and `half`, at
 the problem's small size, and compiled for sm_90a ([record](../benchmarks/results/coverage.json),
 `python -m benchmarks.coverage`). Those of the page's last columns were judged on `cpu` besides, under `fp32` at that
 size: the first kernel that a job would try ([record](../benchmarks/results/judged_coverage.json),

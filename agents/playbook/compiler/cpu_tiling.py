@@ -1,4 +1,4 @@
-"""How a reduction is cut into tiles on the ``cpu`` target: rows, vectors of lanes along them, and a depth of terms.
+"""Tiles of a reduction on the ``cpu`` target: rows, vectors of lanes along them, and a depth of terms.
 
 As a matrix product's, with the group's index maps in the place of strides: matrices and convolutions are one.
 """
@@ -11,8 +11,7 @@ from math import prod
 
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.parameters import Pointers, target_index
-from agents.playbook.compiler.products import Product
-from agents.playbook.compiler.shapes_of_work import depends
+from agents.playbook.compiler.products import Product, seen_as_product
 from agents.playbook.compiler.tensors import Reduce
 from agents.playbook.compiler.terms import Term, affine
 from agents.playbook.compiler.windows import Window
@@ -54,25 +53,14 @@ def product_of(group: Group) -> Product | None:
 
     The second factor follows the lanes, the first the rows.
     """
-    source, argument = group.source, group.argument
-    if not isinstance(source, Reduce) or source.kind != "sum" or source.value != "float32" or argument is None:
+    product = seen_as_product(group)
+    if product is None or not product.rows or not product.columns:
         return None
-    if argument.op != "mul" or prod(source.extents) < LEAST:
-        return None
-    first, second = argument.args
-    axes: dict[tuple[bool, bool], list[int]] = {(a, b): [] for a in (False, True) for b in (False, True)}
-    for axis, index in enumerate(group.index):
-        key = (depends(first, index), depends(second, index)) if index.op == "index" else (True, True)
-        axes[key].append(axis)
-    rows, lanes = axes[True, False], axes[False, True]
-    batch = sorted([*axes[True, True], *axes[False, False]])
-    if not rows or not lanes:
-        return None
-    if _stride(group, rows) < _stride(group, lanes):
-        first, second, rows, lanes = second, first, lanes, rows
-    product = Product(first, second, batch, rows, lanes)
+    if _stride(group, product.rows) < _stride(group, product.columns):
+        product = Product(product.second, product.first, product.batch, product.columns, product.rows)
+    assert isinstance(group.source, Reduce)
     _, height, width = product.sizes(group)
-    return product if height >= LEAST and width >= LEAST_LANES else None
+    return product if min(height, prod(group.source.extents)) >= LEAST and width >= LEAST_LANES else None
 
 
 def _stride(group: Group, axes: list[int]) -> int:

@@ -37,10 +37,19 @@ class Product:
 
 def product_of(group: Group) -> Product | None:
     """Return how a group is a matrix product of some size; None where it is none."""
+    product = seen_as_product(group)
+    if product is None or not isinstance(group.source, Reduce) or prod(group.source.extents) < LEAST:
+        return None
+    _, rows, columns = product.sizes(group)
+    return product if rows >= LEAST and columns >= LEAST else None
+
+
+def seen_as_product(group: Group) -> Product | None:
+    """Return how a group is a matrix product of any size; None where it is none."""
     source, argument = group.source, group.argument
     if not isinstance(source, Reduce) or source.kind != "sum" or source.value != "float32" or argument is None:
         return None
-    if argument.op != "mul" or prod(source.extents) < LEAST:
+    if argument.op != "mul":
         return None
     first, second = argument.args
     axes: dict[tuple[bool, bool], list[int]] = {(a, b): [] for a in (False, True) for b in (False, True)}
@@ -48,9 +57,7 @@ def product_of(group: Group) -> Product | None:
         key = (depends(first, index), depends(second, index)) if index.op == "index" else (True, True)
         axes[key].append(axis)
     batch = sorted([*axes[True, True], *axes[False, False]])
-    product = Product(first, second, batch, axes[True, False], axes[False, True])
-    _, rows, columns = product.sizes(group)
-    return product if rows >= LEAST and columns >= LEAST else None
+    return Product(first, second, batch, axes[True, False], axes[False, True])
 
 
 def products(groups: Iterable[Group]) -> list[tuple[Group, Reduce, Product]]:
