@@ -29,7 +29,7 @@ _NARROW = 128
 
 @dataclass(frozen=True)
 class Tile:
-    """Where lines of a factor lie in shared memory: each a row, padded such that neighbours meet no bank twice."""
+    """Lines of a factor in shared memory: each a row, padded such that neighbours meet no bank twice."""
 
     name: str
     factor: Term

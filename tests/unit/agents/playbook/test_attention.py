@@ -92,7 +92,7 @@ def cases() -> dict[str, Case]:
         "scalar_causal": _of(lambda a, b, c: sdpa(a, b, c, is_causal=True), F32, *((1, 2, 150, 64),) * 3),
         "scalar_bias": _of(_biased, F32, *((2, 2, 33, 32),) * 3, (2, 33, 33)),
         "scalar_masked_rows": _of(_masked_rows, F32, *((2, 2, 33, 16),) * 3, (33, 33)),
-        "scalar_decode": _of(_by_hand, F32, (2, 2, 1, 96), (2, 2, 100, 96), (2, 2, 100, 96)),
+        "scalar_decode": _of(_by_hand, F32, (2, 2, 1, 128), (2, 2, 100, 128), (2, 2, 100, 128)),
         "scalar_many_blocks": _of(_by_hand, F32, (1, 130, 100, 128), (1, 130, 30, 128), (1, 130, 30, 20)),
         "window": _of(_window, F16, *((1, 2, 60, 32),) * 3),
     }
