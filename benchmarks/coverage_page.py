@@ -1,8 +1,8 @@
 """Writes ``docs/coverage.md`` from what a coverage run found: ``python -m benchmarks.coverage_page --write``.
 
 Reads ``benchmarks/results/coverage.json``, which ``benchmarks.coverage`` wrote, and the verdicts of
-``judged_coverage.json``, which ``benchmarks.judged_coverage`` wrote. Without ``--write`` it prints the page,
-and ends with status 1 where the file differs.
+``judged_coverage.json`` (on ``cpu``) and ``h200_judged_coverage.json``, which ``benchmarks.judged_coverage`` wrote.
+Without ``--write`` it prints the page, and ends with status 1 where the file differs.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from textwrap import fill
 from typing import Any
 
@@ -29,23 +30,35 @@ With this page you can look up which built-in problems get a kernel without a la
 `rows` and `matmul` are families of templates with many techniques; `compiler` cuts any graph of supported calls into
 launches over index maps, products tiled. Each kernel was rendered for both targets under `fp32`, `tf32` and `half`, at
 the problem's small size, and compiled for sm_90a ([record](../benchmarks/results/coverage.json),
-`python -m benchmarks.coverage`). Those of the page's last columns were judged on `cpu` besides, under `fp32` at that
-size: the first kernel that a job would try ([record](../benchmarks/results/judged_coverage.json),
-`python -m benchmarks.judged_coverage`, which goes on where it stopped). CUDA kernels of this page were rendered and
-compiled only. The speedup over eager is of a small size on a shared machine, and says little.
+`python -m benchmarks.coverage`). The first kernel that a job would try was judged besides, once and without a search
+(`python -m benchmarks.judged_coverage`, which goes on where it stopped):
+
+- on `cpu` under `fp32` at the small size ([record](../benchmarks/results/judged_coverage.json)): the speedup over eager
+  is that of a small size on a shared machine, and says little;
+- on an H200 at full size ([record](../benchmarks/results/h200_judged_coverage.json)): level 1 under `fp32`, `fusion`
+  and `inference` with tensors of bfloat16 under `half`. "Of the bound" is as in [results](results.md).
 
 {covered} of {total} problems have kernels for both targets under every policy. {judged} were judged on `cpu`, and the
 kernels of {held} were audited or better. In half precision (`softmax_bfloat16`, `softmax_float16`), {half} of
 {halves} have such kernels.{refused} Templates take tensors of 16 bits on `cuda`, but for
 products of matrices; all else of such problems is the compiler's.
 
+On the H200 the first kernels of {cards} were audited or better; over PyTorch eager the geometric mean is {level1}x for
+level 1 and {suites}x for the others. Products in float32 are behind cuBLAS, convolutions in bfloat16 behind cuDNN;
+selections of many largest elements, found one by one, are slower than eager by far. A longer search, and models, find
+faster kernels: see [results](results.md).
+
 A reference of your own is covered where each of its calls is [supported](#supported-calls). Where one is not, the job
 ends with `no_template`, quotes the line of your file and names the calls near it that are supported; `--agents hybrid`
 lets a model go on.
 
-| suite | problem | family | launches on `cuda` | not covered | judged on `cpu` | speedup over eager (interval) |
-|---|---|---|---|---|---|---|
+{columns}
+{rule}
 """
+
+
+_COLUMNS = ("suite", "problem", "family", "launches on `cuda`", "not covered", "on `cpu`", "over eager (interval)",
+            "on an H200", "over eager (interval)", "of the bound")  # fmt: skip
 
 
 def page() -> str:
@@ -53,6 +66,8 @@ def page() -> str:
     record = records.read("coverage")
     rows, half = record["problems"], record["half_types"]
     judged = {row["problem"]: row for row in records.read("judged_coverage")["problems"]}
+    on_cards = records.read("h200_judged_coverage")["problems"]
+    cards = {row["problem"].removesuffix("_bfloat16"): row for row in on_cards}
     head = _HEAD.format(
         covered=sum(not row["refused"] for row in rows),
         total=len(rows),
@@ -61,8 +76,27 @@ def page() -> str:
         halves=half["problems"],
         refused="".join(f" `{name}` has none: {why.partition(' (line')[0]}." for name, why in half["refused"].items()),
         held=sum(row["verdict"] in _COUNTING for row in judged.values()),
+        columns=f"| {' | '.join(_COLUMNS)} |",
+        rule=f"|{'---|' * len(_COLUMNS)}",
+        **_on_cards(list(cards.values())),
     )
-    return head + "".join(_row(row, judged.get(row["problem"])) for row in rows) + _calls()
+    table = (_row(row, judged.get(row["problem"]), cards.get(row["problem"])) for row in rows)
+    return head + "".join(table) + _calls()
+
+
+def _on_cards(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Return what is said of the kernels judged on a card."""
+    held = [row for row in rows if row["verdict"] in _COUNTING]
+    means = {
+        name: geometric_mean([row["speedup"][1] for row in held if (row["suite"] == "level1") == (name == "level1")])
+        for name in ("level1", "suites")
+    }
+    unprepared = [row["problem"] for row in rows if row["verdict"] == "not prepared"]
+    words = f"{len(held)} of {len(rows)} problems"
+    if unprepared:
+        names = ", ".join(f"`{name}`" for name in unprepared)
+        words += f" (PyTorch's own answers to {names} were no measure of a kernel)"
+    return {"cards": words, **{name: f"{mean:.2f}" for name, mean in means.items()}}
 
 
 def _calls() -> str:
@@ -103,11 +137,12 @@ sines, which are slower than fast transforms:
 _COUNTING = frozenset(verdict.value for verdict in Verdict if verdict.counts)
 
 
-def _row(row: dict[str, Any], judged: dict[str, Any] | None) -> str:
+def _row(row: dict[str, Any], judged: dict[str, Any] | None, card: dict[str, Any] | None) -> str:
     refused = "; ".join(f"`{where}`: {why}" for where, why in row["refused"].items())
     verdict, speed = _judged(judged)
     known = [str(row[key]) for key in ("suite", "problem", "family", "launches")]
-    return f"| {' | '.join([*known, refused, verdict, speed])} |\n"
+    share = "" if card is None or "of_bound" not in card else f"{card['of_bound']:.0%}"
+    return f"| {' | '.join([*known, refused, verdict, speed, *_judged(card), share])} |\n"
 
 
 def _judged(row: dict[str, Any] | None) -> tuple[str, str]:

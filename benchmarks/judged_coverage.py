@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     """Exit status 0 when every problem of the chosen suites has an audited kernel in the record."""
     options = _options(argv)
     if options.merge:
-        records.write(options.out, _merged(options.merge))
+        records.write(options.out, _merged(options.merge, options.machine))
         return 0
     record = _resumed(options.out)
     rows: dict[str, dict[str, Any]] = {row["problem"]: row for row in record["problems"]}
@@ -55,16 +55,16 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if all(name in rows and rows[name]["verdict"] in _HELD for _, name in wanted) else 1
 
 
-def _merged(parts: list[Path]) -> dict[str, Any]:
+def _merged(parts: list[Path], machine: str) -> dict[str, Any]:
     """Return one record of all parts' rows, of a problem that several have the last one's, without what each took."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in parts]
     rows = {row["problem"]: row for part in found for row in part["problems"]}
     kept = [{key: value for key, value in row.items() if not key.endswith("_seconds")} for row in rows.values()]
-    last = found[-1]
     return {
-        **{key: last[key] for key in ("command", "commit", "machine", "begun")},
         "commands": sorted({part["command"] for part in found}),
-        "complete": all(part["complete"] for part in found),
+        "commits": sorted({part["commit"] for part in found}),
+        "machine": machine or found[-1]["machine"],
+        "begun": min(part["begun"] for part in found),
         "problems": sorted(kept, key=lambda row: (row["suite"], row["problem"])),
     }
 
@@ -146,6 +146,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         "--kernels", type=int, default=1, help="kernels of the playbook that are judged of each problem"
     )
     parser.add_argument("--merge", type=Path, nargs="+", default=[], help="records to put into one, judging nothing")
+    parser.add_argument("--machine", default="", help="with --merge: the machine, in words")
     parser.add_argument("--seconds", type=float, default=3_600.0, help="begin no problem after so many")
     parser.add_argument("--again", action="store_true", help="judge anew what has no audited kernel yet")
     parser.add_argument("--work-dir", type=Path, default=Path(".cupilot/coverage"), help="builds and measured peaks")

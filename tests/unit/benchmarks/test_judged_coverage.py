@@ -64,14 +64,44 @@ def test_the_page_says_what_was_judged_and_what_was_only_compiled(monkeypatch: p
         for name in ("softmax", "gelu", "argmax")
     ]
     half = {"problems": 6, "refused": {"gelu_float16": "forward failed: NotImplementedError (line 9: return x)"}}
-    found = {"coverage": {"problems": compiled, "half_types": half}, "judged_coverage": {"problems": ROWS}}
+    cards = [
+        {"suite": "level1", "problem": "softmax", "kernel": "plain", "verdict": "audited", "speedup": [1.9, 2.0, 2.1],
+         "of_bound": 0.876},
+        {"suite": "fusion", "problem": "gelu_bfloat16", "kernel": "plain", "verdict": "audited", "speedup": [7, 8, 9]},
+        {"suite": "fusion", "problem": "argmax", "kernel": "", "verdict": "not prepared", "failure": "errs by 0.2"},
+    ]  # fmt: skip
+    found = {
+        "coverage": {"problems": compiled, "half_types": half},
+        "judged_coverage": {"problems": ROWS},
+        "h200_judged_coverage": {"problems": cards},
+    }
     monkeypatch.setattr(records, "read", lambda name: found[name])
     text = coverage_page.page()
     assert "2 were judged on `cpu`, and the\nkernels of 1 were audited or better" in text
     assert "5 of\n6 have such kernels. `gelu_float16` has none: forward failed: NotImplementedError." in text
-    assert "| level1 | softmax | rows | 1 |  | audited | 2.00 (1.50 to 2.50) |" in text
-    assert "| level1 | gelu | rows | 1 |  | rejected: crash: a \\| b |  |" in text
-    assert "| level1 | argmax | rows | 1 |  | no |  |" in text
+    softmax = "| level1 | softmax | rows | 1 |  | audited | 2.00 (1.50 to 2.50) | audited | 2.00 (1.90 to 2.10) | 88% |"
+    assert softmax in text
+    assert "| level1 | gelu | rows | 1 |  | rejected: crash: a \\| b |  | audited | 8.00 (7.00 to 9.00) |  |" in text
+    assert "| level1 | argmax | rows | 1 |  | no |  | not prepared: errs by 0.2 |  |  |" in text
+    assert "2 of 3 problems (PyTorch's own answers to `argmax` were no measure of a kernel)" in text
+    assert "2.00x for\nlevel 1 and 8.00x for the others" in text
     calls = text.split("## Supported calls")[1]
     assert "`index_put`" in calls
     assert "`i0`" not in calls
+
+
+def test_records_of_several_cards_become_one(tmp_path: Path) -> None:
+    stamp = {"command": "run", "commit": "a" * 40, "machine": "a machine", "begun": "2026-01-01T00:00:00+00:00"}
+    first, second = (tmp_path / name for name in ("first.json", "second.json"))
+    first.write_text(json.dumps({**stamp, "complete": True, "problems": [{**ROWS[0], "judged_seconds": 2.0}, ROWS[1]]}))
+    second.write_text(json.dumps({**stamp, "complete": False, "problems": [{**ROWS[1], "verdict": "audited"}]}))
+    out = tmp_path / "one.json"
+    options = ["--merge", str(first), str(second), "--machine", "two cards", "--out", str(out)]
+    assert judged_coverage.main(options) == 0
+    record = json.loads(out.read_text())
+    assert record["machine"] == "two cards"
+    assert [(row["problem"], row["verdict"]) for row in record["problems"]] == [
+        ("gelu", "audited"),
+        ("softmax", "audited"),
+    ]
+    assert all("judged_seconds" not in row for row in record["problems"])

@@ -28,10 +28,9 @@ IDEAS = Reply(
 
 
 @pytest.fixture
-def attention() -> Briefing:
+def transposed() -> Briefing:
     """A graph for which the playbook has one strategy."""
-    inputs = {name: torch.zeros(2, 64, 16) for name in ("q", "k", "v")}
-    facts, _ = trace(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, inputs, op_class="attention")
+    facts, _ = trace(lambda x, y: x.T + y, {"x": torch.zeros(64, 16), "y": torch.zeros(16, 64)})
     return briefing(facts, Target.CPU)
 
 
@@ -40,34 +39,34 @@ def manager(model: ScriptedModel, budget_usd: float = 1.0) -> SceManager:
     return hybrid(RoleModels(default=(scripted,)), MemoryLedger(budget_usd)).manager
 
 
-def test_a_model_writes_the_first_strategies_that_the_playbook_lacks(attention: Briefing) -> None:
-    [template] = playbook().manager.initial_strategies(attention, [], 3, 1)
+def test_a_model_writes_the_first_strategies_that_the_playbook_lacks(transposed: Briefing) -> None:
+    [template] = playbook().manager.initial_strategies(transposed, [], 3, 1)
     with ScriptedModel([IDEAS]) as model:
-        made = manager(model).initial_strategies(attention, [], 3, 1)
+        made = manager(model).initial_strategies(transposed, [], 3, 1)
         prompt = model.requests[0]["messages"][1]["content"]
     assert [initial.strategy.ids() for initial in made] == [template.strategy.ids(), ("one",), ("two",)]
     assert "Write 2 different strategies." in prompt
     assert '<data name="tried">' in prompt
 
 
-def test_a_model_goes_on_where_the_playbook_has_no_further_strategy(attention: Briefing) -> None:
-    [template] = playbook().manager.initial_strategies(attention, [], 3, 1)
+def test_a_model_goes_on_where_the_playbook_has_no_further_strategy(transposed: Briefing) -> None:
+    [template] = playbook().manager.initial_strategies(transposed, [], 3, 1)
     with ScriptedModel([IDEAS]) as model:
-        made = manager(model).initial_strategies(attention, [], 3, 1, taken=[template.strategy])
+        made = manager(model).initial_strategies(transposed, [], 3, 1, taken=[template.strategy])
     assert [initial.strategy.ids() for initial in made] == [("one",), ("two",)]
 
 
 @pytest.mark.parametrize("budget_usd", [1.0, 0.0])
-def test_the_playbooks_strategies_stand_where_the_model_gives_none(attention: Briefing, budget_usd: float) -> None:
+def test_the_playbooks_strategies_stand_where_the_model_gives_none(transposed: Briefing, budget_usd: float) -> None:
     with ScriptedModel([Reply(text="none")]) as model:
-        assert len(manager(model, budget_usd).initial_strategies(attention, [], 3, 1)) == 1
+        assert len(manager(model, budget_usd).initial_strategies(transposed, [], 3, 1)) == 1
         assert bool(model.requests) is bool(budget_usd)
 
 
-def test_a_model_that_gives_none_is_told_of_where_the_playbook_has_none_either(attention: Briefing) -> None:
-    [template] = playbook().manager.initial_strategies(attention, [], 3, 1)
+def test_a_model_that_gives_none_is_told_of_where_the_playbook_has_none_either(transposed: Briefing) -> None:
+    [template] = playbook().manager.initial_strategies(transposed, [], 3, 1)
     with ScriptedModel([Reply(text="none")]) as model, pytest.raises(BadModelAnswer):
-        manager(model).initial_strategies(attention, [], 3, 1, taken=[template.strategy])
+        manager(model).initial_strategies(transposed, [], 3, 1, taken=[template.strategy])
 
 
 def test_no_model_is_asked_where_the_playbook_has_enough() -> None:
