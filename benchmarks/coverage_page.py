@@ -45,8 +45,8 @@ products of matrices; all else of such problems is the compiler's.
 
 On the H200 the first kernels of {cards} were audited or better; over PyTorch eager the geometric mean is {level1}x for
 level 1 and {suites}x for the others. Products in float32 are behind cuBLAS, convolutions in bfloat16 behind cuDNN;
-selections of many largest elements, found one by one, are slower than eager by far. A longer search, and models, find
-faster kernels: see [results](results.md).
+the two selections of largest elements, slower than eager by far, were judged before a block took each row. A longer
+search, and models, find faster kernels: see [results](results.md).
 
 A reference of your own is covered where each of its calls is [supported](#supported-calls). Where one is not, the job
 ends with `no_template`, quotes the line of your file and names the calls near it that are supported; `--agents hybrid`

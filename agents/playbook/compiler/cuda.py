@@ -11,6 +11,7 @@ from agents.playbook.compiler.attention import Attention
 from agents.playbook.compiler.cpu import argument_of, indices, loops, order_body, position
 from agents.playbook.compiler.cuda_attention import block_of
 from agents.playbook.compiler.cuda_maps import in_packs, memory_order
+from agents.playbook.compiler.cuda_orders import first_places, is_few
 from agents.playbook.compiler.cuda_rows import (
     SHORT,
     WARP,
@@ -129,6 +130,8 @@ def render(
             work.add(name, group, *Row(group, group.source, pointers, BLOCK).lines())
         elif isinstance(group.source, Scatter):
             _scatter(work, name, group, group.source)
+        elif is_few(group, group.source):
+            work.add(name, group, *first_places(group, group.source, pointers, BLOCK))
         else:
             lines = order_body(group, group.source, pointers)
             _each(work, name, group, prod(group.shape), lines)
