@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from agents.playbook.compiler import cuda_mma, cuda_wgmma
 from agents.playbook.compiler.attention import WIDEST, Attention
-from agents.playbook.compiler.cpu_tiling import Vectors
-from agents.playbook.compiler.cuda_attention import block_of
-from agents.playbook.compiler.cuda_attention_block import Block
-from agents.playbook.compiler.cuda_tiles import LARGEST_TILE, Arithmetic, Tiles, arithmetic_of
+from agents.playbook.compiler.cpu.polynomials import NAMES
+from agents.playbook.compiler.cpu.tiling import Vectors
+from agents.playbook.compiler.cuda import mma, wgmma
+from agents.playbook.compiler.cuda.attention import block_of
+from agents.playbook.compiler.cuda.attention_block import Block
+from agents.playbook.compiler.cuda.tiles import LARGEST_TILE, Arithmetic, Tiles, arithmetic_of
 from agents.playbook.compiler.groups import Group
-from agents.playbook.compiler.polynomials import NAMES
 from agents.playbook.compiler.products import LEAST, factor_types, products
 from agents.playbook.compiler.program import program_of, refusal_of_tiles, refusal_of_vectors, tiled_program
 from agents.playbook.conditions import Case, Check
@@ -46,7 +46,7 @@ def _tensor_cores(case: Case) -> str | None:
     m, n, k = (case.number("shared_tiling", name) for name in ("tile_m", "tile_n", "tile_k"))
     if k < (8 if wide else 16):
         return "the tile is not deep enough"
-    rectangle, asked = cuda_mma.rectangle(m, n), tuple(case.number("tensor_cores", f"warp_{side}") for side in "mn")
+    rectangle, asked = mma.rectangle(m, n), tuple(case.number("tensor_cores", f"warp_{side}") for side in "mn")
     if asked != rectangle and "warpgroup_mma" not in case.options:
         return f"a warp computes {rectangle[0]} by {rectangle[1]} of this tile"
     groups = _groups(case)
@@ -64,11 +64,11 @@ def _warpgroups(case: Case) -> str | None:
         return "it is written for operands of 16 bits"
     if case.device.arch.removesuffix("a") != "sm_90":
         return f"{case.device.arch} has no wgmma"
-    if (tiles.m, tiles.k, tiles.stages) != (2 * cuda_wgmma.LINES, cuda_wgmma.ROW, WARPGROUP_STAGES):
-        size = f"{2 * cuda_wgmma.LINES} rows, {cuda_wgmma.ROW} deep"
+    if (tiles.m, tiles.k, tiles.stages) != (2 * wgmma.LINES, wgmma.ROW, WARPGROUP_STAGES):
+        size = f"{2 * wgmma.LINES} rows, {wgmma.ROW} deep"
         return f"it is written for {WARPGROUP_STAGES} stages of tiles of {size}"
     made = _arithmetic(case, tiles)
-    return None if any(isinstance(each, cuda_wgmma.Warpgroups) for each in made) else _NO_PACKS
+    return None if any(isinstance(each, wgmma.Warpgroups) for each in made) else _NO_PACKS
 
 
 def _tiles(case: Case) -> Tiles | None:

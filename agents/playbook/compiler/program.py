@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from math import prod
 
-from agents.playbook.compiler import cpu_program, cpu_tiling, cuda
 from agents.playbook.compiler.attention import Attention, with_attention
-from agents.playbook.compiler.cpu_tiling import Vectors
-from agents.playbook.compiler.cuda_tiles import LARGEST_TILE, Tiles
+from agents.playbook.compiler.cpu import tiling
+from agents.playbook.compiler.cpu.source import source_of
+from agents.playbook.compiler.cpu.tiling import Vectors
+from agents.playbook.compiler.cpu.windows import with_windows
+from agents.playbook.compiler.cuda.launches import render
+from agents.playbook.compiler.cuda.tiles import LARGEST_TILE, Tiles
 from agents.playbook.compiler.groups import Program, cut
 from agents.playbook.compiler.lowering import UNFORESEEN, Unsupported, lowered
 from agents.playbook.compiler.parameters import Pointers
@@ -16,7 +19,6 @@ from agents.playbook.compiler.products import product_of
 from agents.playbook.compiler.split_depth import divided
 from agents.playbook.compiler.splitting import with_split_axes
 from agents.playbook.compiler.tensors import Order, Reduce, Tensor
-from agents.playbook.compiler.windows import with_windows
 from cupilot.domain.kernel import MAX_SOURCE_BYTES, MAX_WORKSPACE_BYTES, Launch, LaunchPlan, Tunable, Workspace
 from cupilot.domain.problem import ProblemFacts, Role, Target
 
@@ -61,8 +63,8 @@ def refusal_of_tiles(facts: ProblemFacts, *, online: bool = False) -> str | None
 
 def refusal_of_vectors(facts: ProblemFacts, vectors: Vectors) -> str | None:
     """Return why a problem's products cannot be tiled on ``cpu`` under a micro-kernel; None where they can."""
-    if all(cpu_tiling.product_of(group) is None for group in tiled_program(facts, vectors).groups):
-        return f"no loop is a product with at least {cpu_tiling.LEAST} rows, {cpu_tiling.LEAST_LANES} columns"
+    if all(tiling.product_of(group) is None for group in tiled_program(facts, vectors).groups):
+        return f"no loop is a product with at least {tiling.LEAST} rows, {tiling.LEAST_LANES} columns"
     return _refusal(facts, Target.CPU, vectors)
 
 
@@ -81,7 +83,7 @@ def tiled_program(facts: ProblemFacts, tiles: Tiling) -> Program:
         return divided(with_split_axes(program, product_of), tiles)
     if tiles is None or tiles.rectangle is None:
         return program
-    return with_windows(with_split_axes(program, cpu_tiling.product_of), cpu_tiling.product_of)
+    return with_windows(with_split_axes(program, tiling.product_of), tiling.product_of)
 
 
 def _rendered_or_refused(facts: ProblemFacts, target: Target, tiles: Tiling) -> Rendered | Unsupported:
@@ -141,12 +143,12 @@ def _rendered(facts: ProblemFacts, target: Target, tiles: Tiling) -> Rendered:
     tunables: dict[str, Tunable] = {}
     if target is Target.CPU:
         assert not isinstance(tiles, Tiles)
-        source, size = cpu_program.source_of(program, pointers, index_type, tiles or Vectors())
+        source, size = source_of(program, pointers, index_type, tiles or Vectors())
         arguments = pointers.launch_arguments(program.groups, workspace=size > 0)
         launches = [Launch(kernel="run", args=arguments)]
     else:
         assert not isinstance(tiles, Vectors)
-        source, launches, tunables, size = cuda.render(program, pointers, index_type, tiles)
+        source, launches, tunables, size = render(program, pointers, index_type, tiles)
     if size > MAX_WORKSPACE_BYTES:
         raise Unsupported(None, f"its panels take {size / 2**30:.1f} GiB")
     if len(source.encode()) > MAX_SOURCE_BYTES:

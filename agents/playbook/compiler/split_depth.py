@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from agents.playbook.compiler.cuda_tiles import ENOUGH_BLOCKS, Tiles, arithmetic_of
+from agents.playbook.compiler.cuda.tiles import ENOUGH_BLOCKS, Tiles, arithmetic_of
 from agents.playbook.compiler.groups import Group, Program, Target, placed
 from agents.playbook.compiler.products import Product, product_of
 from agents.playbook.compiler.tensors import Reduce, dense, variables

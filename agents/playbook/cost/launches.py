@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from agents.playbook.compiler import cpu_tiling
 from agents.playbook.compiler.attention import Attention
-from agents.playbook.compiler.cpu_tiling import Rectangle, Vectors
-from agents.playbook.compiler.cuda_attention import block_of
-from agents.playbook.compiler.cuda_tiles import Tiles, arithmetic_of
-from agents.playbook.compiler.cuda_wgmma import Warpgroups
+from agents.playbook.compiler.cpu import tiling
+from agents.playbook.compiler.cpu.tiling import Rectangle, Vectors
+from agents.playbook.compiler.cuda.attention import block_of
+from agents.playbook.compiler.cuda.tiles import Tiles, arithmetic_of
+from agents.playbook.compiler.cuda.wgmma import Warpgroups
 from agents.playbook.compiler.groups import ITEM_BYTES, Group
 from agents.playbook.compiler.products import Product, product_of
 from agents.playbook.compiler.program import Tiling, tiled_program
@@ -88,7 +88,7 @@ def _of_element(group: Group, function: float) -> tuple[float, float]:
 def _on_cpu(group: Group, results: int, terms: int, vectors: Vectors) -> float:
     """Return the operations at a CPU's peak that take as long as a group."""
     each, inner = _of_element(group, POLYNOMIAL if vectors.degree else LIBRARY)
-    product = cpu_tiling.product_of(group) if vectors.rectangle is not None else None
+    product = tiling.product_of(group) if vectors.rectangle is not None else None
     if product is None or vectors.rectangle is None:
         return (results * each + results * terms * inner) / VECTORS
     return results * each / VECTORS + _panels(group, product, vectors.rectangle, terms)
@@ -100,7 +100,7 @@ def _panels(group: Group, product: Product, rectangle: Rectangle, terms: int) ->
     across = rectangle.vectors * rectangle.width
     made = batches * ceil(rows / rectangle.rows) * rectangle.rows * ceil(columns / across) * across
     chains = min(1.0, rectangle.rows * rectangle.vectors / CHAIN) * min(rectangle.width, WIDEST) / WIDEST
-    packed = batches * columns * ceil(rows / cpu_tiling.TILE_ROWS)
+    packed = batches * columns * ceil(rows / tiling.TILE_ROWS)
     return terms * (2 * made / (MICRO * chains) + PACKING * packed)
 
 

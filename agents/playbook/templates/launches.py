@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agents.playbook.compiler.cpu_tiling import Rectangle, Vectors
-from agents.playbook.compiler.cuda_tiles import Tiles
+from agents.playbook.compiler.cpu.tiling import Rectangle, Vectors
+from agents.playbook.compiler.cuda.tiles import Tiles
 from agents.playbook.compiler.lowering import Unsupported
 from agents.playbook.compiler.program import Tiling, rendered
 from agents.playbook.compiler.refusals import unsupported

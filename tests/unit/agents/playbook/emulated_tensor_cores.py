@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from agents.playbook.compiler import cuda_attention_mma, cuda_attention_scalar, cuda_mma, cuda_wgmma
+from agents.playbook.compiler.cuda import attention_mma, attention_scalar, mma, wgmma
 
 _POOL = r"extern __shared__ __align__\(\d+\) unsigned char pool\[\];"
 _WAITS = r'asm volatile\("(?:wgmma|fence)[^"]*" ::: "memory"\);'
@@ -112,19 +112,19 @@ def emulated(source: str) -> str:
     for precision, element in _ELEMENTS.items():
         depth, each = (8, 1) if precision == "tf32" else (16, 2)
         text = _EMULATED.replace("$ELEMENT", element).replace("$DEPTH", str(depth)).replace("$EACH", str(each))
-        source = source.replace(cuda_mma.functions(precision), text)
-    for module, name, count in ((cuda_attention_mma, "quad", 4), (cuda_attention_scalar, "row", 16)):
+        source = source.replace(mma.functions(precision), text)
+    for module, name, count in ((attention_mma, "quad", 4), (attention_scalar, "row", 16)):
         source = source.replace(module.FUNCTIONS.strip(), _JOINED.replace("$NAME", name).replace("$COUNT", str(count)))
     for precision, rounding in (("half", "halved"), ("bfloat16", "narrowed")):
-        source = source.replace(cuda_attention_mma.pair(precision), _PAIR.replace("$ROUND", rounding))
-    source = source.replace(cuda_mma.COPIES.strip(), _COPIES)
-    source = source.replace(cuda_wgmma.FUNCTIONS.strip(), _DESCRIBED)
+        source = source.replace(attention_mma.pair(precision), _PAIR.replace("$ROUND", rounding))
+    source = source.replace(mma.COPIES.strip(), _COPIES)
+    source = source.replace(wgmma.FUNCTIONS.strip(), _DESCRIBED)
     for precision, columns, transposed in itertools.product(
         ("half", "bfloat16"), (64, 128, 256), itertools.product((False, True), repeat=2)
     ):
         text = _WARPGROUP.replace("$ELEMENT", _ELEMENTS[precision].replace("*words", "words"))
-        text = text.replace("$NAME", cuda_wgmma.function_name(columns, transposed)).replace("$COUNT", str(columns // 2))
+        text = text.replace("$NAME", wgmma.function_name(columns, transposed)).replace("$COUNT", str(columns // 2))
         text = text.replace("$FIRST", str(int(transposed[0]))).replace("$SECOND", str(int(transposed[1])))
-        source = source.replace(cuda_wgmma.function(precision, columns, transposed), text)
+        source = source.replace(wgmma.function(precision, columns, transposed), text)
     source = re.sub(_WAITS, "", source)
     return re.sub(_POOL, "static unsigned char pool[1 << 18] __attribute__((aligned(1024)));", source)

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from agents.playbook.compiler import cuda, cuda_maps
+from agents.playbook.compiler.cuda import launches, maps
 from agents.playbook.compiler.packs import Motion, Packs
 from agents.playbook.compiler.program import rendered
 from agents.playbook.compiler.terms import Term, compare, modulo, number, over, plus, times, variable
@@ -88,7 +88,7 @@ def test_packs_compute_the_bits_of_single_elements(name: str, builds: Path, monk
     assert compile_cuda(kernel, facts) == ""
     results = run_cuda(kernel, facts, case.inputs, builds)
     compare_all(results, case)
-    monkeypatch.setattr(cuda_maps, "width_of", lambda *_: 1)
+    monkeypatch.setattr(maps, "width_of", lambda *_: 1)
     single, facts = kernel_of(case)
     assert "pack<" not in single.source.split("\n\n")[-1]
     for packed, own in zip(results, run_cuda(single, facts, case.inputs, builds), strict=True):
@@ -97,7 +97,7 @@ def test_packs_compute_the_bits_of_single_elements(name: str, builds: Path, monk
 
 @pytest.mark.parametrize("name", ["bfloat16", "float32", "gate", "rotary"])
 def test_packs_of_large_maps_are_two_in_flight(name: str, builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_maps, "MANY_BLOCKS", 0)
+    monkeypatch.setattr(maps, "MANY_BLOCKS", 0)
     case, _ = WIDE[name]
     kernel, facts = kernel_of(case)
     assert "u < 2" in kernel.source
@@ -156,7 +156,7 @@ def test_tiles_compute_the_bits_of_single_elements(name: str, builds: Path, monk
     assert compile_cuda(kernel, facts) == ""
     results = run_cuda(kernel, facts, case.inputs, builds)
     compare_all(results, case)
-    monkeypatch.setattr(cuda, "transpose_of", lambda _: None)
+    monkeypatch.setattr(launches, "transpose_of", lambda _: None)
     single, facts = kernel_of(case)
     assert "__shared__" not in single.source
     for tiled, own in zip(results, run_cuda(single, facts, case.inputs, builds), strict=True):

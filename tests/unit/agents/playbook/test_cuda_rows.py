@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from agents.playbook.compiler import cuda_rows
+from agents.playbook.compiler.cuda import rows
 from tests.unit.agents.playbook.emulation import run_cuda
 from tests.unit.agents.playbook.nvrtc import compile_cuda, opcodes
 from tests.unit.agents.playbook.operators_under_test import Case
@@ -59,7 +59,7 @@ def test_rows_are_reduced_as_the_reference_does(name: str, builds: Path, monkeyp
     assert compile_cuda(kernel, facts) == ""
     results = run_cuda(kernel, facts, case.inputs, builds)
     compare_all(results, case)
-    monkeypatch.setattr(cuda_rows, "width_of", lambda *_: 1)
+    monkeypatch.setattr(rows, "width_of", lambda *_: 1)
     single, facts = kernel_of(case)
     assert "fetch<" not in single.source.split("\n\n")[-1]
     if not any(item.is_floating_point() for item in results) or name == "one_lane":

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from agents.playbook import agents
-from agents.playbook.compiler.cpu_tiling import Rectangle, Tiling, Vectors, product_of
+from agents.playbook.compiler.cpu.tiling import Rectangle, Tiling, Vectors, product_of
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.program import program_of, rendered, tiled_program
 from agents.playbook.compiler.tensors import Reduce

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import e as euler
 from math import log2
 
-from agents.playbook.compiler import cuda_mma
-from agents.playbook.compiler.cuda_attention_block import ENOUGH_BLOCKS, Block
+from agents.playbook.compiler.cuda import mma
+from agents.playbook.compiler.cuda.attention_block import ENOUGH_BLOCKS, Block
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.terms import Term, const, is_const, make, rewritten
@@ -62,10 +62,10 @@ class Flash(Block):
     def warps(self) -> tuple[int, int]:
         """Return the warps that have queries of their own, and those that share them."""
         batches, rows, _ = self.group.product.sizes(self.group)
-        down = cuda_mma.WARPS
+        down = mma.WARPS
         while down > 1 and (down * 8 >= rows or (down > 4 and batches * -(-rows // (down * 16)) < ENOUGH_BLOCKS)):
             down //= 2
-        return down, cuda_mma.WARPS // down
+        return down, mma.WARPS // down
 
     @property
     def _own_keys(self) -> int:
@@ -103,7 +103,7 @@ class Flash(Block):
 
     def functions(self) -> list[str]:
         """Return the device functions that the statements call."""
-        return [cuda_mma.functions(self.precision), FUNCTIONS.strip(), pair(self.precision)]
+        return [mma.functions(self.precision), FUNCTIONS.strip(), pair(self.precision)]
 
     def begun(self) -> list[str]:
         """Return the statements that read the queries, and first values."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from agents.playbook.compiler import cuda_merged
 from agents.playbook.compiler.accumulators import Accumulator
 from agents.playbook.compiler.attention import Attention
-from agents.playbook.compiler.cpu import argument_of, indices, loops, order_body, position
-from agents.playbook.compiler.cuda_attention import block_of
-from agents.playbook.compiler.cuda_maps import in_packs, memory_order
-from agents.playbook.compiler.cuda_orders import first_places, is_few
-from agents.playbook.compiler.cuda_rows import (
+from agents.playbook.compiler.cuda import merged
+from agents.playbook.compiler.cuda.attention import block_of
+from agents.playbook.compiler.cuda.maps import in_packs, memory_order
+from agents.playbook.compiler.cuda.orders import first_places, is_few
+from agents.playbook.compiler.cuda.rows import (
     SHORT,
     WARP,
     Part,
@@ -23,11 +22,12 @@ from agents.playbook.compiler.cuda_rows import (
     joined_in_warp,
     union,
 )
-from agents.playbook.compiler.cuda_scans import Row
-from agents.playbook.compiler.cuda_tiles import Tiled, Tiles, tiled
-from agents.playbook.compiler.cuda_transposes import in_tiles, transpose_of
+from agents.playbook.compiler.cuda.scans import Row
+from agents.playbook.compiler.cuda.tiles import Tiled, Tiles, tiled
+from agents.playbook.compiler.cuda.transposes import in_tiles, transpose_of
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import Group, Program
+from agents.playbook.compiler.loops import argument_of, indices, loops, order_body, position
 from agents.playbook.compiler.parameters import Pointers, brought, first_values, stores
 from agents.playbook.compiler.preludes import prelude, trimmed
 from agents.playbook.compiler.products import product_of
@@ -60,7 +60,7 @@ class Cuda:
     """Tiles of products; None for a thread a result."""
 
     def __post_init__(self) -> None:
-        self.parts: list[cuda_merged.Part] = []
+        self.parts: list[merged.Part] = []
         self.functions: dict[str, None] = {}
         """Device functions that launches call, each once."""
 
@@ -74,30 +74,30 @@ class Cuda:
         text = "\n".join(made.lines)
         used = [line for line in self.pointers.declarations(group) if declared(line) in text]
         lines, blocks = (*used, *made.lines), min(made.blocks, 2**31 - 1)
-        self.parts.append(cuda_merged.Part(name, group, lines, blocks, workspace, made.shared_bytes, made.resident))
+        self.parts.append(merged.Part(name, group, lines, blocks, workspace, made.shared_bytes, made.resident))
         self.functions |= dict.fromkeys(made.functions)
 
     def kernels(self) -> tuple[list[str], list[Launch], dict[str, Tunable]]:
         """Return functions, launches and tunables: a kernel a part, or for several where there are too many parts."""
         functions, launches = list[str](), list[Launch]()
-        for parts in cuda_merged.segments(self.parts, MAX_LAUNCHES):
+        for parts in merged.segments(self.parts, MAX_LAUNCHES):
             if len(parts) == 1:
                 functions.append(self._kernel(parts[0]))
                 launches.append(self._launch(parts[0]))
             else:
-                more, launch = cuda_merged.merged(parts, self.pointers, BLOCK)
+                more, launch = merged.merged(parts, self.pointers, BLOCK)
                 functions += more
                 launches.append(launch)
         cooperative = any(launch.cooperative for launch in launches)
-        return functions, launches, {cuda_merged.BLOCKS: cuda_merged.TUNABLE} if cooperative else {}
+        return functions, launches, {merged.BLOCKS: merged.TUNABLE} if cooperative else {}
 
-    def _kernel(self, part: cuda_merged.Part) -> str:
+    def _kernel(self, part: merged.Part) -> str:
         parameters = self.pointers.parameters([part.group], workspace=part.workspace)
         bounds = f"{BLOCK}, {part.resident}" if part.resident > 1 else f"{BLOCK}"
         head = f'extern "C" __global__ void __launch_bounds__({bounds}) {part.name}({parameters}) {{'
         return "\n".join([head, *statements(part.lines, 1), "}"])
 
-    def _launch(self, part: cuda_merged.Part) -> Launch:
+    def _launch(self, part: merged.Part) -> Launch:
         arguments = self.pointers.launch_arguments([part.group], workspace=part.workspace)
         return Launch(
             kernel=part.name,

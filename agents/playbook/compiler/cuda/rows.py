@@ -11,7 +11,7 @@ from functools import cached_property
 from math import prod
 
 from agents.playbook.compiler.accumulators import Accumulator
-from agents.playbook.compiler.cuda_packs import EACH, FIRST, each_item, each_pack, fetched
+from agents.playbook.compiler.cuda.packs import EACH, FIRST, each_item, each_pack, fetched
 from agents.playbook.compiler.emission import Emitter, statements
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.packs import Packs, item_bytes, loads_in, width_of

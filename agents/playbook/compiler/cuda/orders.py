@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from math import prod
 
-from agents.playbook.compiler.cpu import indices, order_terms
 from agents.playbook.compiler.emission import TYPES, Emitter, statements
 from agents.playbook.compiler.groups import Group
+from agents.playbook.compiler.loops import indices, order_terms
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.tensors import Order
 from agents.playbook.compiler.terms import make

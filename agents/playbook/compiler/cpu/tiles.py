@@ -10,17 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from agents.playbook.compiler.cpu import indices
-from agents.playbook.compiler.cpu_tiling import TILE_LANES, Layout, Rectangle, Tiling
-from agents.playbook.compiler.cuda_operands import inner_indices
+from agents.playbook.compiler.cpu.lanes import Lanes
+from agents.playbook.compiler.cpu.tiling import TILE_LANES, Layout, Rectangle, Tiling
+from agents.playbook.compiler.cpu.windows import passed_over
+from agents.playbook.compiler.cuda.operands import inner_indices
 from agents.playbook.compiler.emission import Emitter, statements
 from agents.playbook.compiler.groups import Target
-from agents.playbook.compiler.lanes import Lanes
+from agents.playbook.compiler.loops import indices
 from agents.playbook.compiler.parameters import store_of, target_index
 from agents.playbook.compiler.shapes_of_work import depends
 from agents.playbook.compiler.tensors import Reduce
 from agents.playbook.compiler.terms import Term, affine, const, number, plus, substituted, times
-from agents.playbook.compiler.windows import passed_over
 
 RUN = 256
 """Terms that are added in float32 before they go to the total; the depth of a packed panel."""

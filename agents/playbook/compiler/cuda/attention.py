@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from agents.playbook.compiler.attention import Attention
-from agents.playbook.compiler.cuda_attention_block import Block
-from agents.playbook.compiler.cuda_attention_mma import TYPES, Flash
-from agents.playbook.compiler.cuda_attention_scalar import Scalar
+from agents.playbook.compiler.cuda.attention_block import Block
+from agents.playbook.compiler.cuda.attention_mma import TYPES, Flash
+from agents.playbook.compiler.cuda.attention_scalar import Scalar
 
 
 def block_of(group: Attention, precision: str) -> Block:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agents.playbook.compiler.cuda_attention_block import BUFFERS, ENOUGH_BLOCKS, Block
+from agents.playbook.compiler.cuda.attention_block import BUFFERS, ENOUGH_BLOCKS, Block
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.parameters import Pointers
 

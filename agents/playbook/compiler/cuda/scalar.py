@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agents.playbook.compiler.cpu import indices
-from agents.playbook.compiler.cuda_operands import Operand
+from agents.playbook.compiler.cuda.operands import Operand
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import Group
+from agents.playbook.compiler.loops import indices
 from agents.playbook.compiler.parameters import Pointers, stores
 from agents.playbook.compiler.products import Product, by_row
 

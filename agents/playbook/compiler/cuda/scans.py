@@ -11,11 +11,11 @@ from functools import cached_property
 from math import prod
 
 from agents.playbook.compiler.accumulators import Accumulator
-from agents.playbook.compiler.cpu import argument_of, indices
-from agents.playbook.compiler.cuda_packs import EACH, FIRST, each_item, each_pack, fetched
-from agents.playbook.compiler.cuda_rows import SHORT_ROW, WARP
+from agents.playbook.compiler.cuda.packs import EACH, FIRST, each_item, each_pack, fetched
+from agents.playbook.compiler.cuda.rows import SHORT_ROW, WARP
 from agents.playbook.compiler.emission import TYPES, Emitter, statements
 from agents.playbook.compiler.groups import Group
+from agents.playbook.compiler.loops import argument_of, indices
 from agents.playbook.compiler.packs import Packs, joined, width_of
 from agents.playbook.compiler.parameters import Pointers, store, stores, target_index, unrounded
 from agents.playbook.compiler.tensors import Scan

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from agents.playbook.compiler.cpu import EXTREMES, PARALLEL, nest
-from agents.playbook.compiler.cpu_tiles import micro_kernels, tiles
-from agents.playbook.compiler.cpu_tiling import Rectangle, Tiling, Vectors, product_of
+from agents.playbook.compiler.cpu.nests import EXTREMES, PARALLEL, nest
+from agents.playbook.compiler.cpu.polynomials import with_polynomials
+from agents.playbook.compiler.cpu.tiles import micro_kernels, tiles
+from agents.playbook.compiler.cpu.tiling import Rectangle, Tiling, Vectors, product_of
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import ALIGNMENT, Group, Program
 from agents.playbook.compiler.parameters import Pointers
-from agents.playbook.compiler.polynomials import with_polynomials
 from agents.playbook.compiler.preludes import prelude, trimmed
 from agents.playbook.compiler.shapes_of_work import operations
 

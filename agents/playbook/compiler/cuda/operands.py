@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from agents.playbook.compiler.cpu import indices
 from agents.playbook.compiler.emission import Emitter, statements
 from agents.playbook.compiler.groups import Group
+from agents.playbook.compiler.loops import indices
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.products import bare, follows, packed
 from agents.playbook.compiler.tensors import Reduce
@@ -34,7 +34,7 @@ class Layout:
 
     depth: int
     precision: str
-    """As :class:`~agents.playbook.compiler.cuda_tiles.Tiles` has it."""
+    """As :class:`~agents.playbook.compiler.cuda.tiles.Tiles` has it."""
     stages: int
     swizzled: bool = False
     """As warpgroup instructions read them: rows of 128 bytes, whose packs are exchanged by the row's number."""

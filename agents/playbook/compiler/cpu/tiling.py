@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from agents.playbook.compiler.cpu.windows import Window
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.parameters import Pointers, target_index
 from agents.playbook.compiler.products import Product, seen_as_product
 from agents.playbook.compiler.tensors import Reduce
 from agents.playbook.compiler.terms import Term, affine
-from agents.playbook.compiler.windows import Window
 from agents.playbook.ordering import walk
 
 LEAST = 8

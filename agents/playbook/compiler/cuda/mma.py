@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from agents.playbook.compiler.cpu import indices
-from agents.playbook.compiler.cuda_operands import THREADS, Operand
+from agents.playbook.compiler.cuda.operands import THREADS, Operand
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import Group
+from agents.playbook.compiler.loops import indices
 from agents.playbook.compiler.parameters import Pointers, values
 from agents.playbook.compiler.products import Product, by_row
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from agents.playbook.compiler.cpu import indices
-from agents.playbook.compiler.cuda_maps import memory_order, values_and_places
+from agents.playbook.compiler.cuda.maps import memory_order, values_and_places
 from agents.playbook.compiler.emission import TYPES, Emitter, statements
 from agents.playbook.compiler.groups import Group
+from agents.playbook.compiler.loops import indices
 from agents.playbook.compiler.packs import item_bytes, joined, loads_in, offset_of
 from agents.playbook.compiler.parameters import Pointers, store
 from agents.playbook.compiler.shapes_of_work import depends

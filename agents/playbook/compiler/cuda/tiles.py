@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from agents.playbook.compiler import cuda_mma, cuda_scalar, cuda_wgmma
-from agents.playbook.compiler.cpu import indices
-from agents.playbook.compiler.cuda_operands import Layout, Operand
+from agents.playbook.compiler.cuda import mma, scalar, wgmma
+from agents.playbook.compiler.cuda.operands import Layout, Operand
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import Group
+from agents.playbook.compiler.loops import indices
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.products import Product
 from agents.playbook.compiler.tensors import Reduce
@@ -48,7 +48,7 @@ class Tiles:
         """Return tiles as large, or smaller ones where these would leave most of a card idle."""
         batches, rows, columns = product.sizes(group)
         m, n = self.m, self.n
-        least = 32 if self.precision else cuda_scalar.SIDE
+        least = 32 if self.precision else scalar.SIDE
         while m > least and m // 2 >= rows:
             m //= 2
         while n > least and n // 2 >= columns:
@@ -119,16 +119,16 @@ def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Ti
         layout = Layout(tiles.k, tiles.precision, tiles.stages, swizzled=True)
         first = Operand("a", product.first, tuple(product.rows), tiles.m, layout, group, reduction)
         second = Operand("b", product.second, tuple(product.columns), tiles.n, layout, group, reduction)
-        if cuda_wgmma.fits(first, second):
-            return cuda_wgmma.Warpgroups(group, product, first, second)
+        if wgmma.fits(first, second):
+            return wgmma.Warpgroups(group, product, first, second)
         largest = replace(largest, m=min(largest.m, LARGEST_TILE), n=min(largest.n, LARGEST_TILE), k=_WARPS_DEPTH)
     tiles = largest.fitted(product, group)
     layout = Layout(tiles.k, tiles.precision, tiles.stages if tiles.precision else 2)
     first = Operand("a", product.first, tuple(product.rows), tiles.m, layout, group, reduction)
     second = Operand("b", product.second, tuple(product.columns), tiles.n, layout, group, reduction)
     if tiles.precision:
-        return cuda_mma.Arithmetic(group, product, first, second)
-    return cuda_scalar.Scalar(group, product, first, second, prod(reduction.extents))
+        return mma.Arithmetic(group, product, first, second)
+    return scalar.Scalar(group, product, first, second, prod(reduction.extents))
 
 
 def _moves(operands: tuple[Operand, Operand], pointers: Pointers) -> list[str]:
@@ -187,4 +187,4 @@ def _loop(arithmetic: Arithmetic, depth: int) -> list[str]:
     return [*lines, *(["wait_for_copies<0>();"] if copied else []), *arithmetic.ended(), "__syncthreads();"]
 
 
-Arithmetic = cuda_scalar.Scalar | cuda_mma.Arithmetic | cuda_wgmma.Warpgroups
+Arithmetic = scalar.Scalar | mma.Arithmetic | wgmma.Warpgroups

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agents.playbook.compiler.cuda_mma import COPIES, Results
-from agents.playbook.compiler.cuda_operands import THREADS, Operand
+from agents.playbook.compiler.cuda.mma import COPIES, Results
+from agents.playbook.compiler.cuda.operands import THREADS, Operand
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.products import Product

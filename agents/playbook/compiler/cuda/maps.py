@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from agents.playbook.compiler.cuda_packs import EACH, FIRST, each_item, each_pack, fetched
+from agents.playbook.compiler.cuda.packs import EACH, FIRST, each_item, each_pack, fetched
 from agents.playbook.compiler.emission import TYPES, Emitter
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.packs import Packs, item_bytes, joined, loads_in, width_of

@@ -10,11 +10,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from agents.playbook.compiler.attention import Attention
-from agents.playbook.compiler.cpu import indices
-from agents.playbook.compiler.cuda_mma import COPIES, Results
-from agents.playbook.compiler.cuda_operands import HELD, ROUNDED, THREADS
-from agents.playbook.compiler.cuda_tiles import Tiled
+from agents.playbook.compiler.cuda.mma import COPIES, Results
+from agents.playbook.compiler.cuda.operands import HELD, ROUNDED, THREADS
+from agents.playbook.compiler.cuda.tiles import Tiled
 from agents.playbook.compiler.emission import Emitter, statements
+from agents.playbook.compiler.loops import indices
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.products import bare, follows, loads_of, packed
 from agents.playbook.compiler.terms import Term

@@ -1,0 +1,1 @@
+"""Loop nests of a compiled graph on the ``cpu`` target."""

@@ -1,0 +1,1 @@
+"""Launches of a compiled graph on the ``cuda`` target."""
