@@ -22,7 +22,7 @@ from sqlalchemy.dialects.postgresql import JSONPATH
 from sqlalchemy.orm import Session, aliased
 
 from cupilot.domain import problems
-from cupilot.domain.caveats import FEWEST_LAWS
+from cupilot.domain.caveats import FEWEST_LAWS, UNCOUNTED_LAW
 from cupilot.domain.errors import NotFound
 from cupilot.domain.evaluation import Baseline, FailureKind, Verdict
 from cupilot.domain.imported import KernelKind
@@ -230,10 +230,13 @@ def _standing(viewer: BoardViewer) -> Subquery:
 
 def _is_ranked() -> ColumnElement[bool]:
     """Return whether the job's problem tells enough about its kernels (:attr:`Preparation.warnings`)."""
-    laws = func.jsonb_array_length(Job.preparation["laws"])
+    counted = f'$.laws[*] ? (!(@ starts with "{UNCOUNTED_LAW}"))'
+    laws = func.jsonb_array_length(func.jsonb_path_query_array(Job.preparation, cast(counted, JSONPATH)))
     host_bound = func.coalesce(Job.preparation["host_bound"].astext, "false")
+    few = f"@.laws.size() < {FEWEST_LAWS}"
+    with_uncounted = f'@.laws.size() == {FEWEST_LAWS} && exists(@.laws[*] ? (@ starts with "{UNCOUNTED_LAW}"))'
     few_at_a_workload = func.jsonb_path_exists(
-        Job.preparation, cast(f"$.workloads[*] ? (@.laws.size() < {FEWEST_LAWS})", JSONPATH)
+        Job.preparation, cast(f"$.workloads[*] ? ({few} || ({with_uncounted}))", JSONPATH)
     )
     return and_(func.coalesce(laws, 0) >= FEWEST_LAWS, host_bound != "true", ~few_at_a_workload)
 

@@ -74,7 +74,7 @@ def test_a_reproduced_kernel_stands_above_faster_ones_that_were_only_audited(
 
 
 def test_few_laws_at_one_workload_warn_as_at_all(world: World, client: Client, job: str) -> None:
-    for laws, boards in ((("own", "signed", "wide_range"), 1), (("own",), 0)):
+    for laws, boards in ((("own", "signed", "wide_range"), 1), (("own",), 0), (("own", "perturbed", "zeros"), 0)):
         with world.database.transaction() as session:
             row = session.get_one(Job, uuid.UUID(job))
             assert row.preparation is not None
@@ -92,7 +92,12 @@ def test_few_laws_at_one_workload_warn_as_at_all(world: World, client: Client, j
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"), [({"laws": ("own",)}, "of the input laws only"), ({"host_bound": True}, "host")]
+    ("changes", "words"),
+    [
+        ({"laws": ("own",)}, "of the input laws only"),
+        ({"laws": ("own", "perturbed", "zeros/4")}, "of the input laws only"),
+        ({"host_bound": True}, "host"),
+    ],
 )
 def test_problems_that_prove_little_warn_and_stand_nowhere(
     world: World, client: Client, job: str, changes: dict[str, object], words: str

@@ -100,3 +100,6 @@ def test_few_laws_at_one_workload_are_a_warning_that_names_it() -> None:
     assert problem_warnings(many, host_bound=False, workloads={"a": many, "b": many}) == ()
     [warning] = problem_warnings(many, host_bound=False, workloads={"a": many, "b": ("own",)})
     assert "at the workload 'b' under 1 of the input laws only (own)" in warning
+    [warning] = problem_warnings(("own", "perturbed", "zeros/4"), host_bound=False)
+    assert "under 3 of the input laws only (own, perturbed, zeros/4)" in warning
+    assert problem_warnings((*many, "zeros"), host_bound=False) == ()
