@@ -61,8 +61,8 @@ def _merged(parts: list[Path], machine: str) -> dict[str, Any]:
     rows = {row["problem"]: row for part in found for row in part["problems"]}
     kept = [{key: value for key, value in row.items() if not key.endswith("_seconds")} for row in rows.values()]
     return {
-        "commands": sorted({part["command"] for part in found}),
-        "commits": sorted({part["commit"] for part in found}),
+        "command": "; ".join(sorted({part["command"] for part in found})),
+        "commit": "; ".join(sorted({part["commit"] for part in found})),
         "machine": machine or found[-1]["machine"],
         "begun": min(part["begun"] for part in found),
         "problems": sorted(kept, key=lambda row: (row["suite"], row["problem"])),
