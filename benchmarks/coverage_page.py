@@ -28,7 +28,8 @@ _HEAD = """# What the playbook covers
 
 With this page you can look up which built-in problems get a kernel without a language model, and how. `pointwise`,
 `rows` and `matmul` are families of templates with many techniques; `compiler` cuts any graph of supported calls into
-launches over index maps, products tiled. Each kernel was rendered for both targets under `fp32`, `tf32` and `half`, at
+launches over index maps, products tiled; the launches that the table counts are those of its plain kernel.
+Each kernel was rendered for both targets under `fp32`, `tf32` and `half`, at
 the problem's small size, and compiled for sm_90a ([record](../benchmarks/results/coverage.json),
 `python -m benchmarks.coverage`). The first kernel that a job would try was judged besides, once and without a search
 (`python -m benchmarks.judged_coverage`, which goes on where it stopped):
@@ -44,8 +45,9 @@ kernels of {held} were audited or better. In half precision (`softmax_bfloat16`,
 products of matrices; all else of such problems is the compiler's.
 
 On the H200 the first kernels of {cards} were audited or better; over PyTorch eager the geometric mean is {level1}x for
-level 1 and {suites}x for the others. Products in float32 are behind cuBLAS, convolutions in bfloat16 behind cuDNN;
-the two selections of largest elements, slower than eager by far, were judged before a block took each row. A longer
+level 1 and {suites}x for the others. Most products in float32 are slower than eager,
+as are most convolutions in bfloat16;
+the two selections of the largest elements, the slowest of all, were judged before a block took each row. A longer
 search, and models, find faster kernels: see [results](results.md).
 
 A reference of your own is covered where each of its calls is [supported](#supported-calls). Where one is not, the job

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from agents.playbook.compiler.cpu.polynomials import EXP_COEFFICIENTS
 from agents.playbook.expressions import Expr
 from agents.playbook.ordering import walk
 from agents.playbook.templates.source import Options, fill
@@ -96,11 +97,6 @@ static inline vf fn_pow(vf x, float y) {
     return z;
 }
 """
-
-_EXP_COEFFICIENTS = {
-    5: (0.49999228, 0.16667116, 0.041890554, 0.0083124796),
-    6: (0.49999994, 0.1666652, 0.041668393, 0.008368781, 0.0013814465),
-}
 
 POLYNOMIALS = {
     "bounds": r"""
@@ -258,7 +254,7 @@ def prelude(roots: list[Expr], options: Options, always: tuple[str, ...] = ()) -
     text += [f"LANE_BY_LANE(fn_{name}, {LANE_FUNCTIONS[name]})" for name in lanes]
     if "pow" in used:
         text.append(LANE_POWER)
-    coefficients = _EXP_COEFFICIENTS[options.number("polynomial_exp", "degree", 6)]
+    coefficients = EXP_COEFFICIENTS[options.number("polynomial_exp", "degree", 6)]
     steps = [f"p = p * r + {value!r}f;" for value in reversed(coefficients[:-1])]
     for name, body in POLYNOMIALS.items():
         if name in wanted:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from string import Template
 
-_COEFFICIENTS = {
+EXP_COEFFICIENTS = {
     5: (0.49999228, 0.16667116, 0.041890554, 0.0083124796),
     6: (0.49999994, 0.1666652, 0.041668393, 0.008368781, 0.0013814465),
 }
+"""Of ``exp`` by its polynomial's degree, from the square on."""
 _REDUCED = r"""
 struct Reduced { float p; int n; };
 FN Reduced reduced(float x) {  // exp(x) = 2^n (p + 1)
@@ -121,7 +122,7 @@ def with_polynomials(prelude: str, body: str, degree: int) -> str:
     if not wanted:
         return prelude
     lines = [line for line in prelude.split("\n") if not any(f" fn_{name}(float x)" in line for name in wanted)]
-    last, coefficients = _COEFFICIENTS[degree][-1], _COEFFICIENTS[degree][:-1]
+    last, coefficients = EXP_COEFFICIENTS[degree][-1], EXP_COEFFICIENTS[degree][:-1]
     steps = " ".join(f"p = p * r + {value!r}f;" for value in reversed(coefficients))
     reduced = Template(_REDUCED).substitute(LAST=f"{last!r}f", STEPS=steps)
     return "\n".join([*lines, reduced.strip(), *(_FUNCTIONS[name].strip() for name in NAMES if name in wanted)])
