@@ -29,7 +29,7 @@ from agents.playbook import cost
 from agents.playbook.cost.rates import rates
 from agents.playbook.ladders import parse
 from agents.playbook.manager import PlaybookManager
-from agents.playbook.translator import PlaybookTranslator, operator_of
+from agents.playbook.translator import NotApplicable, PlaybookTranslator, operator_of
 from benchmarks import records
 from benchmarks.cost_points import text_of
 from benchmarks.judge_run import say
@@ -71,7 +71,7 @@ PEAKS = Peaks(
     launch_seconds=7e-7,
     measured_at="",
 )
-"""What the judge measures on an H200, to two digits: predictions start from it."""
+"""Rates of an H200 as the judge measures them, to two digits: predictions start from them."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,11 @@ def _kernels(brief: Briefing, options: argparse.Namespace) -> Iterator[tuple[Bri
         ideas = [idea.strategy for idea in PlaybookManager().initial_strategies(brief, [], options.count, SEED)]
     seen: set[str] = set()
     for strategy in ideas:
-        kernel = translator.translate(brief, strategy, (), SEED)
+        try:
+            kernel = translator.translate(brief, strategy, (), SEED)
+        except NotApplicable as error:
+            say(str(error))
+            continue
         for plan in _plans(kernel, options.tunables):
             chosen = kernel.model_copy(update={"plan": plan})
             if chosen.content_hash() not in seen:

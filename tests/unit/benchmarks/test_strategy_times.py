@@ -1,0 +1,37 @@
+"""Times of strategies are kept problem by problem, and a run goes on where it ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import strategy_times
+
+
+def test_a_run_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def timed(name: str, _: Any) -> dict[str, Any]:
+        asked.append(name)
+        return {"eager_us": 1.0, "strategies": []}
+
+    monkeypatch.setattr(strategy_times, "_timed", timed)
+    record = tmp_path / "record.json"
+    options = ["--problems", "relu", "gelu", "--out", str(record)]
+    assert strategy_times.main([*options, "--seconds", "-1"]) == 1
+    assert strategy_times.main(options) == 0
+    assert strategy_times.main(options) == 0
+    assert asked == ["relu", "gelu"]
+    assert set(json.loads(record.read_text())["problems"]) == {"relu", "gelu"}
+
+
+def test_a_difference_is_counted_in_spreads() -> None:
+    expected = torch.tensor([1.0, 3.0, float("inf"), float("nan")])
+    same = strategy_times._difference(expected.clone(), expected)
+    other = strategy_times._difference(expected + torch.tensor([0.0, 0.5, 0.0, 0.0]), expected)
+    assert same == 0
+    assert other == pytest.approx(0.5 / 2**0.5)
