@@ -50,6 +50,11 @@ class TileCopy:
     """Floats of a pack."""
     lines: int
     depth: int
+    size: int
+    """Lines of the operand's matrix."""
+    reach: int
+    """Depth of the operand's matrix."""
+    threads: int
     place: str
     """Index in the operand's shared buffers of the element at ``line`` and ``depth`` of ``buffer``, as C++ text."""
     scattered: bool = False
@@ -58,36 +63,76 @@ class TileCopy:
     """Function that rounds a value to what shared memory holds; none where it holds floats as they are."""
 
     @property
-    def count(self) -> str:
-        """Packs of the tile, as C++ text."""
-        return f"TILE_{'M' if self.name == 'a' else 'N'} * TILE_K / {self.width}"
-
-    @property
     def kind(self) -> str:
         """Type of a pack."""
         return "Four" if self.width == 4 else "float"
 
     def where(self) -> list[str]:
-        """Return statements that turn a pack's number ``p`` into its ``line`` and ``depth``."""
-        if self.axis == "depth":
-            return [
-                f"const int line = p / (TILE_K / {self.width}), depth = p % (TILE_K / {self.width}) * {self.width};"
-            ]
-        lines = f"(TILE_{'M' if self.name == 'a' else 'N'} / {self.width})"
-        return [f"const int depth = p / {lines}, line = p % {lines} * {self.width};"]
+        """Return statements for the ``line`` and the ``depth`` of a thread's pack ``n``."""
+        return [self._line(), self._depth()]
+
+    def _line(self) -> str:
+        return self._along("line", 1 if self.axis == "depth" else self.width)
+
+    def _depth(self) -> str:
+        return self._along("depth", self.width if self.axis == "depth" else 1)
+
+    def _along(self, name: str, width: int) -> str:
+        """Return a pack's place on one axis: constant steps from the first pack's where these are whole."""
+        across = (self.depth if self.axis == "depth" else self.lines) // self.width
+        whole = self.threads % across == 0
+        if name == self.axis:
+            number = "(int)threadIdx.x" if whole else f"((int)threadIdx.x + n * {self.threads})"
+            return f"const int {name} = {number} % {across} * {width};"
+        if whole:
+            return f"const int {name} = (int)threadIdx.x / {across} + n * {self.threads // across};"
+        return f"const int {name} = ((int)threadIdx.x + n * {self.threads}) / {across};"
+
+    def begun(self) -> list[str]:
+        """Return statements that find where each of a thread's packs of the first tile lies, and whether it exists."""
+        upper, origin = ("M", "i0") if self.name == "a" else ("N", "j0")
+        return [
+            f"{self._offset_type()} at_{self.name}[{self.rounds}];",
+            f"bool line_inside_{self.name}[{self.rounds}];",
+            *self.each(
+                [
+                    *self.where(),
+                    f"const long long i = {origin} + line;",
+                    f"line_inside_{self.name}[n] = WHOLE_{upper} || i < K_{upper};",
+                    f"at_{self.name}[n] = i * {self._strides()[0]}LL + (k_first + depth) * {self._strides()[1]}LL;",
+                ],
+            ),
+        ]
 
     def address(self) -> list[str]:
-        """Return statements for the place of pack ``p``, whether it exists, and where it is in memory."""
-        upper, origin = ("M", "i0") if self.name == "a" else ("N", "j0")
-        line_stride, depth_stride = self.item.row, self.item.col
-        if self.name == "b":
-            line_stride, depth_stride = depth_stride, line_stride
+        """Return statements for whether pack ``n`` exists, and where it is in memory; they go on to the next tile."""
+        name = self.name
         return [
-            *self.where(),
-            f"const long long i = {origin} + line, k = k0 + depth;",
-            f"const bool inside = (WHOLE_{upper} || i < K_{upper}) && (WHOLE_K || k < k_last);",
-            f"const float* const from = {self.name} + i * {line_stride}LL + k * {depth_stride}LL;",
+            self._depth(),
+            f"const bool inside = line_inside_{name}[n] && (WHOLE_K || depth < left);",
+            f"const float* const from = {name} + at_{name}[n];",
+            f"at_{name}[n] += TILE_K * {self._strides()[1]};",
         ]
+
+    @property
+    def rounds(self) -> int:
+        """Packs of a thread."""
+        return -(-self.lines * self.depth // self.width // self.threads)
+
+    def each(self, body: list[str]) -> list[str]:
+        """Return the loop over a thread's packs, which numbers them ``n``."""
+        packs = self.lines * self.depth // self.width
+        end = [f"if ((int)threadIdx.x + n * {self.threads} >= {packs}) break;"] if packs % self.threads else []
+        return ["#pragma unroll", f"for (int n = 0; n < {self.rounds}; ++n) {{", *indented([*end, *body]), "}"]
+
+    def _strides(self) -> tuple[int, int]:
+        """Return the operand's strides along lines and along the depth."""
+        return (self.item.row, self.item.col) if self.name == "a" else (self.item.col, self.item.row)
+
+    def _offset_type(self) -> str:
+        """Return the type of offsets within one matrix of the operand, a tile beyond its end included."""
+        line, depth = self._strides()
+        return "int" if (self.size + self.lines) * line + (self.reach + 2 * self.depth) * depth < 2**31 else "long long"
 
     def to(self, step: str = "") -> str:
         """Return the element's place in shared memory; ``step`` is added to its depth."""
@@ -106,37 +151,33 @@ class TileCopy:
         return [f"*reinterpret_cast<FourStored*>(&{self.to()}) = FourStored{{{words}}};"]
 
 
-def fetching(tiles: list[TileCopy], threads: int) -> list[str]:
+def fetching(tiles: list[TileCopy]) -> list[str]:
     """Return lambdas ``fetch``, which reads a pair of tiles into registers, and ``put``, which puts it into shared
-    memory.
+    memory. Pairs are fetched in order.
     """
     registers: list[str] = []
     fetch: list[str] = []
     put: list[str] = []
     for tile in tiles:
-        rounds = f"({tile.count} + THREADS - 1) / THREADS"
-        registers.append(f"{tile.kind} next_{tile.name}[{rounds}];")
-        loop = ["#pragma unroll", f"for (int n = 0; n < {rounds}; ++n) {{"]
-        number = ["const int p = threadIdx.x + n * THREADS;"]
-        if tile.lines * tile.depth // tile.width % threads:
-            number.append(f"if (p >= {tile.count}) break;")
-        zero = f"{tile.kind}{{}}"
-        read = f"next_{tile.name}[n] = inside ? *reinterpret_cast<const {tile.kind}*>(from) : {zero};"
-        fetch += [*loop, *indented([*number, *tile.address(), read]), "}"]
-        put += [*loop, *indented([*number, *tile.where(), *tile.write()]), "}"]
-    k0 = "const long long k0 = k_first + (long long)t * TILE_K;"
-    lines = [*registers, "auto fetch = [&](int t) {", *indented([k0, *fetch]), "};"]
+        registers += [f"{tile.kind} next_{tile.name}[{tile.rounds}];", *tile.begun()]
+        read = f"next_{tile.name}[n] = inside ? *reinterpret_cast<const {tile.kind}*>(from) : {tile.kind}{{}};"
+        fetch += tile.each([*tile.address(), read])
+        put += tile.each([*tile.where(), *tile.write()])
+    lines = [*registers, "auto fetch = [&](int t) {", *indented([_LEFT, *fetch]), "};"]
     return [*lines, "auto put = [&](int buffer) {", *indented(put), "};"]
 
 
 def starting(tiles: list[TileCopy]) -> list[str]:
-    """Return a lambda ``start_copies``, which starts the copies of one pair of tiles."""
-    inner = ["const long long k0 = k_first + (long long)t * TILE_K;"]
+    """Return a lambda ``start_copies``, which starts the copies of one pair of tiles; pairs are copied in order."""
+    begun = [line for tile in tiles for line in tile.begun()]
+    inner = [_LEFT]
     for tile in tiles:
         copy = f"copy_async<{4 * tile.width}>(&{tile.to()}, inside ? from : {tile.name}, inside);"
-        loop = f"for (int p = threadIdx.x; p < {tile.count}; p += THREADS) {{"
-        inner += ["#pragma unroll", loop, *indented([*tile.address(), copy]), "}"]
-    return ["auto start_copies = [&](int buffer, int t) {", *indented(inner), "};"]
+        inner += tile.each([tile.where()[0], *tile.address(), copy])
+    return [*begun, "auto start_copies = [&](int buffer, int t) {", *indented(inner), "};"]
+
+
+_LEFT = "const int left = (int)(k_last - k_first) - t * TILE_K;  // of the depth, from this tile on"
 
 
 def indented(lines: list[str]) -> list[str]:

@@ -94,7 +94,7 @@ def add_kernel(source: Source, operator: Matmul, options: Options, tiling: Tilin
         _tile(operator, tiling, "a", by_depth=by_depth_a),
         _tile(operator, tiling, "b", by_depth=by_depth_b),
     ]
-    body += starting(tiles) if asynchronous else fetching(tiles, tiling.threads)
+    body += starting(tiles) if asynchronous else fetching(tiles)
     body += _compute(by_depth_a=by_depth_a, by_depth_b=by_depth_b, rounding=asynchronous)
     body += pipeline(tiling.stages, asynchronous=asynchronous, double="double_buffering" in options)
     body += _epilogue(operator, tiling)
@@ -136,6 +136,9 @@ def _tile(operator: Matmul, tiling: Tiling, name: str, *, by_depth: bool) -> Til
         width=4 if packs_aligned(item, size, operator.k, depth_is_row=name == "b") else 1,
         lines=lines,
         depth=tiling.k,
+        size=size,
+        reach=operator.k,
+        threads=tiling.threads,
         place=f"buffer * SIZE_{upper} + {within}",
         stored="stored",
     )

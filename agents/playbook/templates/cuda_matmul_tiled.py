@@ -59,7 +59,7 @@ def add_kernel(source: Source, operator: Matmul, options: Options, tiling: Tilin
         "const int row = threadIdx.x / (TILE_N / COLS) * CHUNK_M, col = threadIdx.x % (TILE_N / COLS) * CHUNK_N;",
         "float sums[ROWS][COLS] = {};",
     ]
-    body += starting(tiles) if asynchronous else fetching(tiles, tiling.threads)
+    body += starting(tiles) if asynchronous else fetching(tiles)
     body += _compute(options)
     body += pipeline(tiling.stages, asynchronous=asynchronous, double="double_buffering" in options)
     body += _epilogue(operator, tiling, wide=wide and tiling.cols >= 4)
@@ -99,6 +99,9 @@ def _tiles(operator: Matmul, tiling: Tiling, *, wide: bool, asynchronous: bool) 
                 width=4 if aligned and not (scattered and asynchronous) else 1,
                 lines=lines,
                 depth=tiling.k,
+                size=size,
+                reach=operator.k,
+                threads=tiling.threads,
                 place=f"(buffer * TILE_K + depth) * PITCH_{name.upper()} + line",
                 scattered=scattered,
             )
@@ -110,8 +113,10 @@ def _compute(options: Options) -> list[str]:
     factor = options.number("loop_unrolling", "factor", 0)
     text = """
     auto compute = [&](int buffer) {
-        const float* const from_a = tiles_a + buffer * TILE_K * PITCH_A + row;
-        const float* const from_b = tiles_b + buffer * TILE_K * PITCH_B + col;
+        int at_a = buffer * TILE_K * PITCH_A + row, at_b = buffer * TILE_K * PITCH_B + col;
+        asm volatile("" : "+r"(at_a), "+r"(at_b));  // computed once, not again for each k
+        const float* const from_a = tiles_a + at_a;
+        const float* const from_b = tiles_b + at_b;
         $UNROLL
         for (int k = 0; k < TILE_K; ++k) {
             ChunkA a_values[ROWS / CHUNK_M];
