@@ -20,6 +20,7 @@ _POINTWISE_CUDA = (
     "vector_loads(width=4), thread_coarsening(items=4), fast_exp: both",
     "vector_loads(width=2), thread_coarsening(items=4): narrower, more of them",
 )
+_HALF_POINTWISE_CUDA = ("vector_loads(width=4), fast_exp: rounding to 16 bits hides what approximate functions lose",)
 _ROWS_CUDA = (
     "vector_loads(width=4), cluster_rows(blocks=16), shared_rows, warp_shuffle_reduction: "
     "long rows, read once, and two clusters at a time: one loads while another stores",
@@ -30,6 +31,7 @@ _ROWS_CUDA = (
     "vector_loads(width=4), register_rows, warp_shuffle_reduction: one reading of the row, kept in registers",
     "vector_loads(width=4), warp_per_row(warps=4), register_rows: short rows, no barriers",
     "column_slices(slices=8), register_rows: coalesced columns, one reading",
+    "column_slices(slices=4), loop_unrolling(factor=4): columns that are needed once, loads overlapped",
     "vector_loads(width=4), register_rows, warp_shuffle_reduction, streaming_access(scope=both): the same, past L2",
     "vector_loads(width=4), shared_rows, warp_shuffle_reduction: rows too long for registers",
     "vector_loads(width=4), warp_shuffle_reduction, split_rows(parts=64), online_softmax: few long rows",
@@ -51,6 +53,12 @@ _ROWS_CUDA = (
     "warp_shuffle_reduction, split_rows(parts=256): long rows whose length is odd",
 )
 _HALF_ROWS_CUDA = (
+    "vector_loads(width=4), register_rows, warp_shuffle_reduction, fast_exp, hoisted_division: "
+    "rows in registers; rounding to 16 bits hides what approximate functions lose",
+    "vector_loads(width=4), warp_per_row(warps=4), register_rows, fast_exp, hoisted_division: the same for short rows",
+    "vector_loads(width=4), warp_shuffle_reduction, split_rows(parts=64), fast_exp: the same for few long rows",
+)
+_NARROW_ROWS_CUDA = (
     "vector_loads(width=2), register_rows, warp_shuffle_reduction: rows of whole packs of 8 bytes, kept in registers",
     "vector_loads(width=2), warp_per_row(warps=4), register_rows: short ones, no barriers",
     "vector_loads(width=2), shared_rows, warp_shuffle_reduction: ones too long for registers",
@@ -78,9 +86,12 @@ _MATMUL_CUDA = (
     "shared_tiling(tile_m=128, tile_n=128, tile_k=16), register_blocking(rows=8, cols=8), double_buffering, "
     "bank_padding(words=4), vector_loads(width=4), launch_bounds(min_blocks=2), block_swizzle(group=8): "
     "the classic blocked product, two blocks at a time",
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=8), register_blocking(rows=8, cols=8), async_copy(stages=4), "
+    "bank_padding(words=4), launch_bounds(min_blocks=2), block_swizzle(group=8): "
+    "rows on any boundary, copied past the registers",
     "shared_tiling(tile_m=128, tile_n=128, tile_k=32), tensor_cores(precision=tf32, warp_m=64, warp_n=64), "
     "double_buffering, bank_padding(words=4), block_swizzle(group=8): operands rounded once on their way",
-    "shared_tiling(tile_m=128, tile_n=128, tile_k=8), register_blocking(rows=8, cols=8), double_buffering, "
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=16), register_blocking(rows=8, cols=8), double_buffering, "
     "bank_padding(words=4), vector_loads(width=4), launch_bounds(min_blocks=2), split_k(parts=64): "
     "small result, deep product",
     "shared_tiling(tile_m=64, tile_n=128, tile_k=16), register_blocking(rows=8, cols=8), double_buffering, "
@@ -202,12 +213,21 @@ def ladder(operator: Operator, target: Target) -> list[Strategy]:
     plain = Strategy(techniques=(), rationale="the plain kernel: correct, simple, something to compare with")
     family = "pointwise" if isinstance(operator, Pointwise) else "matmul" if isinstance(operator, Matmul) else "rows"
     family = "launches" if isinstance(operator, Launches) else family
-    narrow = _HALF_ROWS_CUDA if target is Target.CUDA and _fits_narrow_packs_only(operator) else ()
-    return [*(parse(text) for text in (*narrow, *_LADDERS[target, family])), plain]
+    first = _for_halves(operator) if target is Target.CUDA else ()
+    return [*(parse(text) for text in (*first, *_LADDERS[target, family])), plain]
 
 
-def _fits_narrow_packs_only(operator: Operator) -> bool:
-    if not isinstance(operator, Rows) or not operator.halves or not operator.contiguous:
+def _for_halves(operator: Operator) -> tuple[str, ...]:
+    """Return what comes first for tensors of 16 bits."""
+    if not isinstance(operator, Pointwise | Rows) or not operator.halves:
+        return ()
+    if isinstance(operator, Pointwise):
+        return _HALF_POINTWISE_CUDA
+    return (*(_NARROW_ROWS_CUDA if _fits_narrow_packs_only(operator) else ()), *_HALF_ROWS_CUDA)
+
+
+def _fits_narrow_packs_only(operator: Rows) -> bool:
+    if not operator.contiguous:
         return False
     wide = 16 // min(operator.itemsize(name) for name in operator.streamed)
     return operator.length % wide == wide // 2

@@ -21,8 +21,10 @@ INDEX = 8
 """Bytes of an index."""
 CACHE_SPEED = 4.0
 """Bandwidth of L2 over that of main memory."""
-UNROLLED = 4
-"""Loads of a loop that compilers issue before they wait, where nothing asks for more."""
+UNROLLED, UNROLLED_COLUMNS = 4, 2
+"""Loads of a loop that compilers issue before they wait, where nothing asks for more: along rows, and down columns."""
+SEGMENT = 96.0
+"""Bytes that neighbouring threads read together from which on memory moves nothing in vain."""
 PHASES = 0.25
 """Time that a block's barriers take beside others, where a row is first loaded and then stored."""
 CLUSTER_SPEED = 0.8
@@ -32,7 +34,7 @@ REGISTERS = 32
 TREE_SECONDS = 0.6e-6
 """Additional time of a block's reduction without shuffles."""
 
-WARPGROUP, TENSOR, SIMT, THREAD = 0.92, 0.2, 0.66, 0.1
+WARPGROUP, TENSOR, SIMT, THREAD = 0.92, 0.2, 0.76, 0.1
 """Shares of the peak that products reach: on warpgroups, on single warps' tensor cores, from registers of eight by
 eight, and without tiles."""
 FULL_RATIO = 2.8
@@ -96,6 +98,8 @@ def rows(operator: Rows, choice: Choice, shape: Geometry) -> Cost:
         speed *= shape.resident / (shape.resident + PHASES)
     if "cluster_rows" in choice:
         speed *= CLUSTER_SPEED
+    if not operator.contiguous:
+        speed *= min(1.0, _segment(operator, choice, shape) / SEGMENT)
     roots = [expr for _, expr in operator.outputs]
     work = operator.size * (_counted(operations(roots), choice) + _conversions(operator) + 8 / width)
     reducing = 0.0
@@ -115,21 +119,29 @@ def _readings(operator: Rows, choice: Choice) -> int:
 
 
 def _working_set(operator: Rows, choice: Choice, shape: Geometry) -> float:
-    """Return the bytes of all rows that are read at the same time."""
+    """Return the bytes of all rows that are read at the same time; split rows are read again by later launches."""
+    if "split_rows" in choice:
+        return float(operator.size * _bytes(operator, operator.elements))
     at_once = min(shape.blocks, shape.resident * shape.units)
     together: float
     if "warp_per_row" in choice:
         together = choice.number("warp_per_row", "warps") * choice.number("rows_per_warp", "rows")
     elif operator.contiguous:
-        together = 1 / choice.number("cluster_rows", "blocks") / choice.number("split_rows", "parts")
+        together = 1 / choice.number("cluster_rows", "blocks")
     else:
         together = shape.threads / choice.number("column_slices", "slices") * lanes(operator, choice.options)
     return at_once * together * operator.length * _bytes(operator, operator.elements)
 
 
+def _segment(operator: Rows, choice: Choice, shape: Geometry) -> float:
+    """Return the bytes that neighbouring threads read next to each other."""
+    columns = shape.threads / choice.number("column_slices", "slices") * lanes(operator, choice.options)
+    return min(columns, operator.inner) * _bytes(operator, operator.elements) / max(len(operator.elements), 1)
+
+
 def _in_flight(operator: Rows, choice: Choice, shape: Geometry, width: int) -> float:
     """Return the bytes that a thread asks for before it waits."""
-    loads = max(choice.number("loop_unrolling", "factor"), UNROLLED)
+    loads = max(choice.number("loop_unrolling", "factor"), UNROLLED if operator.contiguous else UNROLLED_COLUMNS)
     if "register_rows" in choice:
         threads = 32 if "warp_per_row" in choice else shape.threads
         share = operator.length / choice.number("cluster_rows", "blocks")
@@ -166,8 +178,13 @@ def _rate(choice: Choice) -> float:
     rows_, cols = _rectangle(choice)
     fed = min(1.0, rows_ * cols / (rows_ + cols) / FULL_RATIO)
     rate = choice.rates.scalar * SIMT * fed
-    for technique, without in (("double_buffering", 0.92), ("vector_loads", 0.82), ("bank_padding", 0.95)):
-        rate *= 1 if technique in choice else without
+    copied = "async_copy" in choice
+    for present, without in (
+        (copied or "double_buffering" in choice, 0.92),
+        (copied or "vector_loads" in choice, 0.82),
+        ("bank_padding" in choice, 0.95),
+    ):
+        rate *= 1 if present else without
     return rate
 
 

@@ -95,6 +95,20 @@ def test_a_row_that_is_kept_costs_less_than_one_that_is_read_again() -> None:
     assert seconds(brief, "warp_shuffle_reduction, register_rows") <= seconds(brief, "warp_shuffle_reduction")
 
 
+def test_columns_in_many_slices_read_too_little_side_by_side() -> None:
+    facts, _ = trace(lambda x: x.sum(1), {"x": torch.zeros(64, 2048, 255)})
+    brief = briefing(facts, Target.CUDA)
+    few, many = (seconds(brief, f"column_slices(slices={slices}), loop_unrolling(factor=4)") for slices in (4, 16))
+    assert few < many
+
+
+def test_rows_in_parts_are_read_again_from_memory() -> None:
+    facts, _ = trace(lambda x: torch.nn.functional.layer_norm(x, (2**20,)), {"x": torch.zeros(64, 2**20)})
+    brief = briefing(facts, Target.CUDA)
+    parts = "vector_loads(width=4), warp_shuffle_reduction, split_rows(parts=64)"
+    assert seconds(brief, f"{parts}, one_pass_moments(method=welford)") < seconds(brief, parts)
+
+
 def test_on_a_cpu_threads_vectors_and_polynomials_each_take_time_off() -> None:
     brief = about("gelu", Target.CPU)
     texts = ["", "threads", "threads, simd(width=16)", "threads, simd(width=16), polynomial_exp"]

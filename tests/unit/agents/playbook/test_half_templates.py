@@ -87,6 +87,11 @@ def kernel_of(facts: ProblemFacts, strategy: Strategy) -> Kernel:
     return PLAYBOOK.translator.translate(briefing(facts, Target.CUDA), strategy, (), 0)
 
 
+def in_small_blocks(kernel: Kernel) -> Kernel:
+    size = kernel.plan.tunables.get("K_BLOCK")
+    return kernel if size is None else kernel.tuned({"K_BLOCK": min(size.choices)})
+
+
 def rungs(facts: ProblemFacts, seed: int) -> list[Strategy]:
     """The plain kernel, the best rung that emulation knows, and one more."""
     about = briefing(facts, Target.CUDA)
@@ -123,10 +128,7 @@ def test_kernels_round_once(name: str, builds: Path) -> None:
     unit = ROUNDING[own[0].dtype]
     allowed = unit * 1.001 * exact.abs() + 2e-6 * exact.abs().max()
     for strategy in rungs(facts, sum(name.encode())):
-        kernel = kernel_of(facts, strategy)
-        if "K_BLOCK" in kernel.plan.tunables:
-            kernel = kernel.tuned({"K_BLOCK": min(kernel.plan.tunables["K_BLOCK"].choices)})
-        (result,) = run_cuda(kernel, facts, inputs, builds)
+        (result,) = run_cuda(in_small_blocks(kernel_of(facts, strategy)), facts, inputs, builds)
         assert result.dtype is own[0].dtype
         assert bool(((result.view(exact.shape).double() - exact).abs() <= allowed).all()), strategy
 
@@ -148,7 +150,7 @@ def test_infinities_nans_and_the_smallest_numbers_are_rounded_as_pytorch_does(bu
 def test_an_index_is_that_of_the_first_extreme(builds: Path) -> None:
     facts, own = trace(*ARGMAX)
     for strategy in rungs(facts, 0):
-        (result,) = run_cuda(kernel_of(facts, strategy).tuned({"K_BLOCK": 64}), facts, ARGMAX[1], builds)
+        (result,) = run_cuda(in_small_blocks(kernel_of(facts, strategy)), facts, ARGMAX[1], builds)
         assert torch.equal(result, own[0])
 
 
@@ -202,6 +204,14 @@ def test_the_first_strategy_moves_16_bytes_a_load(name: str) -> None:
     kernel = kernel_of(facts, first)
     assert "constexpr int K_VEC = 8;" in kernel.source
     assert re.search(r"reinterpret_cast<const uint4\*>", kernel.source)
+
+
+@pytest.mark.parametrize("dtype", [B16, F16, F32])
+@pytest.mark.parametrize("function", [torch.sigmoid, lambda x: torch.softmax(x, 1)], ids=["sigmoid", "softmax"])
+def test_what_is_rounded_to_16_bits_begins_with_approximate_functions(function: Function, dtype: torch.dtype) -> None:
+    facts = facts_of((function, {"x": torch.zeros(4096, 1024, dtype=dtype)}))
+    first = PLAYBOOK.manager.initial_strategies(briefing(facts, Target.CUDA), [], 1, 0)[0].strategy
+    assert (first.use("fast_exp") is None) == (dtype is F32)
 
 
 def test_wide_loads_need_rows_of_whole_packs() -> None:
