@@ -104,7 +104,9 @@ def follows(factor: Term, index: Term) -> bool:
 
 def packed(load: Term, index: Term, extent: int, pack: int) -> bool:
     """Return whether neighbours along an index always lie in aligned packs in memory, wholly inside or outside."""
-    if len(load.args) > len(load.data.shape) or index.op != "index" or extent % pack:
+    if any(depends(guard, index) for guard in load.args[len(load.data.shape) :]) or index.op != "index":
+        return False
+    if extent % pack:
         return False
     place = affine(_offset(load))
     others = [(term, factor) for term, factor in place.factors.items() if term is not index]

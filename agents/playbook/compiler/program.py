@@ -11,6 +11,7 @@ from agents.playbook.compiler.cpu.source import source_of
 from agents.playbook.compiler.cpu.tiling import Vectors
 from agents.playbook.compiler.cpu.windows import with_windows
 from agents.playbook.compiler.cuda.launches import render
+from agents.playbook.compiler.cuda.relaid import with_relaid_factors
 from agents.playbook.compiler.cuda.tiles import LARGEST_TILE, Tiles
 from agents.playbook.compiler.groups import Program, cut
 from agents.playbook.compiler.lowering import UNFORESEEN, Unsupported, lowered
@@ -80,7 +81,7 @@ def tiled_program(facts: ProblemFacts, tiles: Tiling) -> Program:
     """Return the groups of a problem, with products as their tiles need them."""
     program = program_of(facts, online=isinstance(tiles, Tiles) and tiles.online)
     if isinstance(tiles, Tiles):
-        return divided(with_split_axes(program, product_of), tiles)
+        return divided(with_relaid_factors(with_split_axes(program, product_of), tiles), tiles)
     if tiles is None or tiles.rectangle is None:
         return program
     return with_windows(with_split_axes(program, tiling.product_of), tiling.product_of)

@@ -35,7 +35,7 @@ def divided(program: Program, tiles: Tiles) -> Program:
 def _parts(group: Group, product: Product, tiles: Tiles) -> int:
     assert isinstance(group.source, Reduce)
     arithmetic = arithmetic_of(group, group.source, product, tiles)
-    batches, rows, columns = product.sizes(group)
+    batches, rows, columns = arithmetic.product.sizes(group)
     blocks = batches * -(-rows // arithmetic.first.width) * -(-columns // arithmetic.second.width)
     outer, depth = group.source.extents[0], prod(group.source.extents)
     parts = 1

@@ -63,9 +63,9 @@ def _group(group: Group, rates: Rates, tiles: Tiling) -> tuple[float, float]:
     product = product_of(group) if isinstance(tiles, Tiles) else None
     if product is None or not isinstance(tiles, Tiles):
         return memory, (results * each + results * terms * inner) / (rates.scalar * DIRECT)
-    batches, rows, columns = product.sizes(group)
     assert isinstance(group.source, Reduce)
     arithmetic = arithmetic_of(group, group.source, product, tiles)
+    batches, rows, columns = arithmetic.product.sizes(group)
     m, n = arithmetic.first.width, arithmetic.second.width
     down, across = ceil(rows / m), ceil(columns / n)
     blocks = batches * down * across

@@ -10,8 +10,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from agents.playbook.compiler.attention import Attention
-from agents.playbook.compiler.cuda.mma import COPIES, Results
+from agents.playbook.compiler.cuda.mma import COPIES
 from agents.playbook.compiler.cuda.operands import HELD, ROUNDED, THREADS
+from agents.playbook.compiler.cuda.results import Results
 from agents.playbook.compiler.cuda.tiles import Tiled
 from agents.playbook.compiler.emission import Emitter, statements
 from agents.playbook.compiler.loops import indices
@@ -259,7 +260,7 @@ class Block(ABC):
     def _pack(self, tile: Tile) -> int:
         """Return the elements that are copied at once: those of 16 bytes where they lie so, else one."""
         load = bare(tile.factor)
-        if load is None or load.data.dtype != HELD[self.precision]:
+        if load is None or load.data.dtype != HELD[self.precision] or len(load.args) > len(load.data.shape):
             return 1
         return tile.pack if packed(load, tile.along, tile.along.high + 1, tile.pack) else 1
 

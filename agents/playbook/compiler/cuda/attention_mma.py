@@ -196,7 +196,7 @@ class Flash(Block):
                 f"for (int h = 0; h < 2; ++h) factor[h] = {self.inverse('top[h]', 'quad_sum(below[h])')};",
                 *_loop(count, [f"sums[{place}] = run[j][e] * factor[e / 2];"]),
             ]
-        size = self.rows * results.pitch
+        size = results.shared_bytes // 4
         own = f"warp % {beside} * {self.rows} + row + lane / 4 + h * 8"
         other = f"w * {self.rows} + row + lane / 4 + h * 8"
         return [

@@ -25,6 +25,7 @@ from agents.playbook.compiler.cuda.rows import (
 from agents.playbook.compiler.cuda.scans import Row
 from agents.playbook.compiler.cuda.tiles import Tiled, Tiles, tiled
 from agents.playbook.compiler.cuda.transposes import in_tiles, transpose_of
+from agents.playbook.compiler.cuda.wide_transposes import in_wide_tiles, is_wide
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import Group, Program
 from agents.playbook.compiler.loops import argument_of, indices, loops, order_body, position
@@ -158,7 +159,8 @@ def _each(work: Cuda, name: str, group: Group, count: int, body: list[str], *, e
 def _map(work: Cuda, name: str, group: Group) -> None:
     transpose = transpose_of(group)
     if transpose is not None:
-        work.add(name, group, *in_tiles(group, transpose, work.pointers, BLOCK))
+        form = in_wide_tiles if is_wide(group, transpose) else in_tiles
+        work.add(name, group, *form(group, transpose, work.pointers, BLOCK))
         return
     packed = in_packs(group, work.pointers, BLOCK)
     if packed is not None:

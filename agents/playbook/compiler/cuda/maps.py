@@ -52,7 +52,7 @@ def in_packs(group: Group, pointers: Pointers, block: int) -> tuple[list[str], i
     many = count >= 2 * width * block * MANY_BLOCKS
     flight = 2 if many and 2 * width * work <= LARGEST_BODY and 2 * each <= FETCHED_BYTES else 1
     inputs = fetched(packs, values, flight, pointers.of)
-    inside = _computed(packs, inputs.names, values, stored, pointers)
+    inside = computed(packs, inputs.names, values, stored, pointers)
     size = width * block * flight
     limit = str(count) if count % size else ""
     found = f"const idx {FIRST} = ((idx)blockIdx.x * {block * flight} + u * {block} + (idx)threadIdx.x) * {width};"
@@ -74,10 +74,10 @@ def _flat(group: Group, index: Term) -> tuple[list[Term], list[Term]]:
     return terms[: len(offsets)], terms[len(offsets) :]
 
 
-def _computed(
+def computed(
     packs: Packs, names: dict[Term, str], values: list[Term], stored: list[tuple[Term, Tensor]], pointers: Pointers
 ) -> list[str]:
-    """Return the statements that compute and store a pack."""
+    """Return the statements that compute and store a pack; ``names`` stand for what was fetched before."""
     inner = Emitter({**names, packs.index: EACH}, pointers.of, "v")
     texts = inner.emit(*values)
     places = Emitter({packs.index: FIRST}, pointers.of, "q")
@@ -87,7 +87,7 @@ def _computed(
         kind = TYPES[tensor.dtype]
         declared.append(f"pack<{kind}, {packs.width}> o{number};")
         kept.append(store(f"o{number}.items", tensor, "k", text))
-        put.append(f"put({pointers.of(tensor)} + {offset}, o{number});")
+        put.append(f"::put({pointers.of(tensor)} + {offset}, o{number});")
     return [
         *declared,
         *each_item(packs.width, [*inner.lines, *kept]),

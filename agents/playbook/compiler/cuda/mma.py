@@ -8,18 +8,15 @@ write results in the order that these have in memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from agents.playbook.compiler.cuda.operands import THREADS, Operand
+from agents.playbook.compiler.cuda.results import Results
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import Group
-from agents.playbook.compiler.loops import indices
-from agents.playbook.compiler.parameters import Pointers, values
-from agents.playbook.compiler.products import Product, by_row
+from agents.playbook.compiler.parameters import Pointers
+from agents.playbook.compiler.products import Product
 
 WARPS = THREADS // 32
-AT_ONCE = 8
-"""Results of a thread that are computed before they are stored: what they load is under way together."""
 _MMA = {
     "half": "m16n8k16.row.col.f32.f16.f16.f32",
     "bfloat16": "m16n8k16.row.col.f32.bf16.bf16.f32",
@@ -82,72 +79,6 @@ def rectangle(m: int, n: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Results:
-    """The way of a tile's sums to the result: through shared memory, in the order that results have in memory."""
-
-    group: Group
-    product: Product
-    m: int
-    n: int
-
-    @property
-    def _by_row(self) -> bool:
-        return by_row(self.group, self.product)
-
-    @property
-    def pitch(self) -> int:
-        """Return the floats from one row of sums to the next."""
-        return self.n + (4 if self._by_row else 1)
-
-    @property
-    def shared_bytes(self) -> int:
-        """Return the bytes that the sums of a tile take."""
-        return self.m * self.pitch * 4
-
-    def place(self, row: str, column: str) -> str:
-        """Return the place of a sum in shared memory."""
-        return f"({row}) * {self.pitch} + {column}"
-
-    def written(self, pointers: Pointers) -> list[str]:
-        """Return the statements that write what lies in shared memory, as ``sums``."""
-        across, row, column = (self.n, "e / {}", "e % {}") if self._by_row else (self.m, "e % {}", "e / {}")
-        rows, columns = (
-            prod(self.group.shape[axis] for axis in axes) for axes in (self.product.rows, self.product.columns)
-        )
-        last = f" && e < {self.m * self.n}" if self.m * self.n % (THREADS * AT_ONCE) else ""
-        computed, held = values(self.group, pointers.of, "result")
-        inside = [
-            *indices(self.group, "m", self.product.rows),
-            *indices(self.group, "n", self.product.columns),
-            f"const float result = sums[in_row * {self.pitch} + in_column];",
-            *computed,
-            *(f"held{t}[u] = {each.value}, at{t}[u] = {each.offset};" for t, each in enumerate(held)),
-            *(f"inside[u] = {each.inside};" for each in held[:1] if each.inside),
-        ]
-        return [
-            "__syncthreads();",
-            f"for (int base = threadIdx.x; base < {self.m * self.n}; base += {THREADS * AT_ONCE}) {{",
-            *(f"    {each.kind} held{t}[{AT_ONCE}]; idx at{t}[{AT_ONCE}];" for t, each in enumerate(held)),
-            f"    bool inside[{AT_ONCE}];",
-            "    #pragma unroll",
-            f"    for (int u = 0; u < {AT_ONCE}; ++u) {{",
-            f"        const int e = base + u * {THREADS};",
-            f"        const int in_row = {row.format(across)}, in_column = {column.format(across)};",
-            "        const int m = m0 + in_row, n = n0 + in_column;",
-            f"        inside[u] = m < {rows} && n < {columns}{last};",
-            "        if (inside[u]) {",
-            *statements(inside, 3),
-            "        }",
-            "    }",
-            "    #pragma unroll",
-            f"    for (int u = 0; u < {AT_ONCE}; ++u) {{",
-            *(f"        if (inside[u]) st({each.pointer}, at{t}[u], held{t}[u]);" for t, each in enumerate(held)),
-            "    }",
-            "}",
-        ]
-
-
-@dataclass(frozen=True)
 class Arithmetic:
     """Sums on tensor cores: each warp computes a rectangle of 16 by 8 fragments."""
 
@@ -155,6 +86,8 @@ class Arithmetic:
     product: Product
     first: Operand
     second: Operand
+    resident: int = 1
+    """Blocks of a multiprocessor that are asked for."""
 
     @property
     def ahead(self) -> int:

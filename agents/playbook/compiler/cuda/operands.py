@@ -6,6 +6,7 @@ can be copied past the registers. Anything else is computed element by element t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -15,8 +16,21 @@ from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.loops import indices
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.products import bare, follows, packed
+from agents.playbook.compiler.shapes_of_work import depends
 from agents.playbook.compiler.tensors import Reduce
-from agents.playbook.compiler.terms import Term
+from agents.playbook.compiler.terms import (
+    COMPARISONS,
+    INDEX,
+    Term,
+    affine,
+    compare,
+    conjuncts,
+    make,
+    number,
+    plus,
+    times,
+)
+from agents.playbook.ordering import walk
 
 THREADS = 256
 """Of a block."""
@@ -48,6 +62,48 @@ class Layout:
     def item_bytes(self) -> int:
         """Return the bytes of an element in shared memory."""
         return 4 if self.stored == "float" else 2
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Sums of which one part follows a tile's lines and the other its depth."""
+
+    terms: list[Term]
+    """The parts that follow lines."""
+    names: list[Term]
+    """Their names: items ``i`` of arrays."""
+    moving: list[Term]
+    """The sums, in which they stand."""
+
+
+def steady(roots: Sequence[Term], lines: Sequence[Term], inner: Sequence[Term], prefix: str) -> Steady | None:
+    """Return offsets and comparisons with the parts that follow lines named; None where one is no such sum."""
+    found: dict[Term, Term] = {}
+    moving: list[Term] = []
+    if any(term.op == "load" for term in walk(roots)):  # made of lines that exist only
+        return None
+    for root in roots:
+        compared = root.op in COMPARISONS and root.args[0].dtype == INDEX
+        if not (compared or root.dtype == INDEX):
+            return None
+        sums = []
+        for whole in root.args if compared else (root,):
+            parts = affine(whole)
+            kept, rest = number(0), number(parts.constant)
+            for part, factor in parts.factors.items():
+                by_line = any(depends(part, index) for index in lines)
+                if by_line and any(depends(part, index) for index in inner):
+                    return None
+                if by_line:
+                    kept = plus(kept, times(part, factor))
+                else:
+                    rest = plus(rest, times(part, factor))
+            if kept.op != "const" and kept not in found:
+                name = f"{prefix}{len(found)}[i]"
+                found[kept] = make("index", INDEX, data=name, low=kept.low, high=kept.high)
+            sums.append(plus(found.get(kept, kept), rest))
+        moving.append(compare(root.op, *sums) if compared else sums[0])
+    return Steady(list(found), list(found.values()), moving)
 
 
 @dataclass(frozen=True)
@@ -123,6 +179,14 @@ class Operand:
         if self.across:
             lines.append(f"const int {self.line} = {self.line}0 + side_{name};")
             lines += indices(self.group, self.line, list(self.axes))
+        if self._steady is not None:
+            terms, names = self._steady.terms, self._steady.names
+            emitter = Emitter({}, str, f"{name}s")
+            texts = emitter.emit(*terms)
+            kept = [*self._own_line(), *emitter.lines]
+            kept += [f"{of.data} = {text};" for of, text in zip(names, texts, strict=True)]
+            lines += [f"idx {str(of.data).replace('[i]', f'[{self._rounds}]')};" for of in names]
+            lines += self._rows(kept)
         return lines
 
     def registers(self) -> list[str]:
@@ -131,19 +195,21 @@ class Operand:
 
     def started(self, pointers: Pointers) -> list[str]:
         """Return the statements that start the copies of the tile from depth ``k0`` on, into ``buffer``."""
-        base, lines, offset = self._address(pointers)
+        base, lines, offset, guard = self._address(pointers)
         to = f"tile_{self.letter} + buffer * {self.size} + {self._place()}"
         copy = f"copy_pack({to}, inside ? {base} + {offset} : {base}, inside);"
-        return self._found([f"const bool inside = {self._inside};", *lines, copy])
+        return self._found([*lines, f"const bool inside = {self._inside}{guard};", copy])
 
     def fetched(self, pointers: Pointers) -> list[str]:
         """Return the statements that read the tile from depth ``k0`` on into registers."""
         held = f"next_{self.letter}[i]"
         if self.pack > 1:
-            base, lines, offset = self._address(pointers)
+            base, lines, offset, guard = self._address(pointers)
             read = f"*reinterpret_cast<const {self._kind}*>({base} + {offset})"
-            return self._found([f"{held} = {self._kind}{{}};", f"if ({self._inside}) {{", *statements(
-                [*lines, f"{held} = {read};"], 1), "}"])  # fmt: skip
+            taken = f"if ({guard.removeprefix(' && ')}) {held} = {read};" if guard else f"{held} = {read};"
+            return self._found(
+                [f"{held} = {self._kind}{{}};", f"if ({self._inside}) {{", *statements([*lines, taken], 1), "}"]
+            )
         lines, value = self._element(pointers)
         return self._found(
             [f"{held} = 0;", f"if ({self._inside}) {{", *statements([*lines, f"{held} = {value};"], 1), "}"]
@@ -208,13 +274,23 @@ class Operand:
         (value,) = emitter.emit(self.factor)
         return emitter.lines, f"{ROUNDED[self.layout.precision]}({value})"
 
-    def _address(self, pointers: Pointers) -> tuple[str, list[str], str]:
-        """Return pointer, statements and offset of a pack."""
+    def _address(self, pointers: Pointers) -> tuple[str, list[str], str, str]:
+        """Return pointer, statements, offset, and what more than its line and depth decides whether a pack exists."""
         load = bare(self.factor)
         assert load is not None
         emitter = Emitter({}, pointers.of, f"{self.letter}t")
-        (offset,) = emitter.emit(load.data.offset(load.args))
-        return pointers.of(load.data), emitter.lines, offset
+        roots = _roots(load) if self._steady is None else self._steady.moving
+        offset, *guards = emitter.emit(*roots)
+        return pointers.of(load.data), emitter.lines, offset, "".join(f" && {guard}" for guard in guards)
+
+    @cached_property
+    def _steady(self) -> Steady | None:
+        """Return the parts of a pack's place that its line decides, which stay the same from tile to tile."""
+        load = bare(self.factor)
+        if self.across or self.pack == 1 or load is None:
+            return None
+        lines = [self.group.index[axis] for axis in self.axes]
+        return steady(_roots(load), lines, list(self.group.inner), f"line_{self.letter}")
 
     def _place(self, step: str = "") -> str:
         """Return the place of a thread's pack in its tile; ``step`` is added within the pack."""
@@ -237,9 +313,21 @@ class Operand:
         inner = inner_indices(self.group, self.reduction)
         if self.across:
             return self._rows(["const int r = k0 + other;", *inner, *body])
-        own = [f"const int {self.line} = {self.line}0 + other;", *indices(self.group, self.line, list(self.axes))]
+        own = self._own_line()
+        if self._steady is not None:
+            own = own[:1] if self.lines % self.width else []
         lines = [f"const int r = k0 + side_{self.letter};", *inner, *self._rows([*own, *body])]
         return ["{", *statements(lines, 1), "}"]
+
+    def _own_line(self) -> list[str]:
+        """Return the statements that find the line of the row ``other``, and its indices."""
+        return [f"const int {self.line} = {self.line}0 + other;", *indices(self.group, self.line, list(self.axes))]
+
+
+def _roots(load: Term) -> list[Term]:
+    """Return a load's offset and the conditions under which it is made."""
+    rank = len(load.data.shape)
+    return [load.data.offset(load.args[:rank]), *(part for guard in load.args[rank:] for part in conjuncts(guard))]
 
 
 def _last(axes: list[tuple[Term, int]]) -> tuple[Term, int]:

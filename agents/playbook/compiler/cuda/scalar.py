@@ -31,6 +31,8 @@ class Scalar:
     depth: int
     shared_bytes: int = 0
     """Dynamic shared memory: none."""
+    resident: int = 1
+    """Blocks of a multiprocessor that are asked for."""
     ahead: int = 1
     """Pairs of tiles that are read before their time."""
 

@@ -87,8 +87,8 @@ class Tiled:
 
 def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, pointers: Pointers) -> Tiled:
     """Return the work of a product's launch."""
-    batches, rows, columns = product.sizes(group)
     arithmetic = arithmetic_of(group, reduction, product, largest)
+    batches, rows, columns = arithmetic.product.sizes(group)
     operands = arithmetic.first, arithmetic.second
     m, n = (operand.width for operand in operands)
     across, down = -(-columns // n), -(-rows // m)
@@ -109,18 +109,19 @@ def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, poi
         *_loop(arithmetic, prod(reduction.extents)),
         *arithmetic.written(pointers),
     ]
-    return Tiled(lines, batches * across * down, arithmetic.shared_bytes, arithmetic.functions())
+    blocks, resident = batches * across * down, arithmetic.resident
+    return Tiled(lines, blocks, arithmetic.shared_bytes, arithmetic.functions(), resident)
 
 
 def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Tiles) -> Arithmetic:
     """Return operands in tiles and the units that multiply them."""
     if largest.warpgroups:
-        tiles = largest.fitted_to_warpgroups(product, group)
+        own, tiles = _turned(product, group, largest)
         layout = Layout(tiles.k, tiles.precision, tiles.stages, swizzled=True)
-        first = Operand("a", product.first, tuple(product.rows), tiles.m, layout, group, reduction)
-        second = Operand("b", product.second, tuple(product.columns), tiles.n, layout, group, reduction)
+        first = Operand("a", own.first, tuple(own.rows), tiles.m, layout, group, reduction)
+        second = Operand("b", own.second, tuple(own.columns), tiles.n, layout, group, reduction)
         if wgmma.fits(first, second):
-            return wgmma.Warpgroups(group, product, first, second)
+            return wgmma.Warpgroups(group, own, first, second)
         largest = replace(largest, m=min(largest.m, LARGEST_TILE), n=min(largest.n, LARGEST_TILE), k=_WARPS_DEPTH)
     tiles = largest.fitted(product, group)
     layout = Layout(tiles.k, tiles.precision, tiles.stages if tiles.precision else 2)
@@ -129,6 +130,18 @@ def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Ti
     if tiles.precision:
         return mma.Arithmetic(group, product, first, second)
     return scalar.Scalar(group, product, first, second, prod(reduction.extents))
+
+
+def _turned(product: Product, group: Group, largest: Tiles) -> tuple[Product, Tiles]:
+    """Return a product with its factors in the order in which tiles for warpgroups are larger, and these."""
+    other = Product(product.second, product.first, product.batch, product.columns, product.rows)
+    found = [(each, largest.fitted_to_warpgroups(each, group)) for each in (product, other)]
+
+    def area(item: tuple[Product, Tiles]) -> int:
+        _, rows, columns = item[0].sizes(group)
+        return min(item[1].m, rows) * min(item[1].n, columns)
+
+    return max(found, key=area)
 
 
 def _moves(operands: tuple[Operand, Operand], pointers: Pointers) -> list[str]:

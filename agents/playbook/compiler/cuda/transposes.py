@@ -144,10 +144,10 @@ def in_tiles(group: Group, transpose: Transpose, pointers: Pointers, block: int)
         f"const int along = (int)(threadIdx.x % {side}), first = (int)(threadIdx.x / {side});",
         *indices(Group(transpose.shape, transpose.index, ()), "o", batch),
         *(f"{kind} r{n}[{steps}];" for n, kind in enumerate(kinds)),
-        *_repeated(steps, read),
-        *_repeated(steps, keep),
+        *repeated(steps, read),
+        *repeated(steps, keep),
         "__syncthreads();",
-        *_repeated(steps, write),
+        *repeated(steps, write),
     ], batches * down * across
 
 
@@ -184,5 +184,6 @@ def _written(group: Group, transpose: Transpose, pointers: Pointers) -> list[str
     return [*emitter.lines, *written]
 
 
-def _repeated(count: int, body: Sequence[str]) -> list[str]:
+def repeated(count: int, body: Sequence[str]) -> list[str]:
+    """Return the loop over a thread's elements of a tile, which compilers unroll."""
     return ["#pragma unroll", f"for (int u = 0; u < {count}; ++u) {{", *statements(body, 1), "}"]

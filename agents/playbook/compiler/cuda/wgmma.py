@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agents.playbook.compiler.cuda.mma import COPIES, Results
+from agents.playbook.compiler.cuda.mma import COPIES
 from agents.playbook.compiler.cuda.operands import THREADS, Operand
+from agents.playbook.compiler.cuda.results import Results
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.products import Product
@@ -22,6 +23,10 @@ ROW = 64
 WARPGROUPS = THREADS // 128
 FEWEST_STAGES = 2
 """Pairs of tiles that instructions may still read, or are about to."""
+MOST_SHARED_COLUMNS = 128
+"""Columns of an instruction whose sums leave registers for two blocks of a multiprocessor."""
+SHARED_BYTES = 225 * 1024
+"""Shared memory of a multiprocessor."""
 _TYPES = {"half": "f16", "bfloat16": "bf16"}
 
 FUNCTIONS = r"""
@@ -94,6 +99,11 @@ class Warpgroups:
         layout = self.first.layout
         tiles = layout.stages * (self.first.size + self.second.size) * layout.item_bytes
         return max(tiles, self.results.shared_bytes)
+
+    @property
+    def resident(self) -> int:
+        """Return the blocks of a multiprocessor, where shared memory and the sums leave room for two."""
+        return 2 if self.columns <= MOST_SHARED_COLUMNS and 2 * self.shared_bytes <= SHARED_BYTES else 1
 
     def functions(self) -> list[str]:
         """Return the device functions that the statements call."""

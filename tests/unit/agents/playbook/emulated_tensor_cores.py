@@ -90,13 +90,13 @@ static const unsigned short* in_memory(unsigned long long described, bool transp
 }
 """
 _WARPGROUP = r"""
-static float number(const unsigned short* word) { const unsigned words = *word, half = 0; $ELEMENT }
+static float number_$NAME(const unsigned short* word) { const unsigned words = *word, half = 0; $ELEMENT }
 static void $NAME(float (&d)[$COUNT], unsigned long long a, unsigned long long b) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     for (int e = 0; e < $COUNT; ++e) {
         const int row = warp * 16 + lane / 4 + e % 4 / 2 * 8, column = e / 4 * 8 + lane % 4 * 2 + e % 2;
         for (int k = 0; k < 16; ++k)
-            d[e] += number(in_memory(a, $FIRST, row, k)) * number(in_memory(b, $SECOND, column, k));
+            d[e] += number_$NAME(in_memory(a, $FIRST, row, k)) * number_$NAME(in_memory(b, $SECOND, column, k));
     }
 }
 """

@@ -224,3 +224,21 @@ def value(term: Term, at: int) -> int:
     if term.op == "const":
         return term.data
     return operators[term.op](*(value(arg, at) for arg in term.args))
+
+
+WIDE_TRANSPOSES = {
+    "matrices": of(lambda a: a.transpose(1, 2).contiguous(), random(2, 72, 136, dtype=BF16)),
+    "two_of_them": of(
+        lambda a, b: torch.relu(a.T + b.T).contiguous(), random(64, 64, dtype=F16), random(64, 64, dtype=F16)
+    ),
+    "by_column": of(lambda a: (a.T * torch.arange(80)).contiguous(), random(80, 64, dtype=BF16)),
+}
+
+
+@pytest.mark.parametrize("name", list(WIDE_TRANSPOSES))
+def test_transposes_of_16_bits_read_and_write_packs(name: str, builds: Path) -> None:
+    case = WIDE_TRANSPOSES[name]
+    kernel, facts = kernel_of(case)
+    assert "fetch<8>" in kernel.source
+    assert compile_cuda(kernel, facts) == ""
+    compare_all(run_cuda(kernel, facts, case.inputs, builds), case)

@@ -96,6 +96,9 @@ def test_products_on_tensor_cores_compute_the_reference_when_emulated(name: str,
         assert (result.double() - right).abs().max() <= ERROR[dtype] * right.abs().max()
 
 
+_WARPGROUPS = "shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision=bfloat16), warpgroup_mma"
+
+
 def by_warpgroups() -> dict[str, Case]:
     return {
         "both_by_depth": _of(F.linear, B16, (70, 136), (136, 136), (136,)),
@@ -121,6 +124,52 @@ def test_products_by_warpgroups_compute_the_reference_when_emulated(name: str, b
     assert "wgmma.mma_async" in kernel.source
     (result,) = run_cuda(kernel, facts, case.inputs, builds)
     assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[dtype] * exact[0].abs().max()
+
+
+def convolutions_by_warpgroups() -> dict[str, tuple[Case, int]]:
+    """Return convolutions, and how many launches each has: those that lay out factors anew come first."""
+    wide = _of(
+        lambda x, w: F.conv2d(x, w, padding=(2, 1), groups=2, dilation=(2, 1)), F16, (1, 48, 9, 11), (64, 24, 3, 3)
+    )
+    return {
+        "one_dimension": (
+            _of(lambda x, w: F.conv1d(x, w, padding=2, stride=2, dilation=3), B16, (2, 16, 77), (24, 16, 5)), 3),
+        "residual": (_of(lambda x, w, c: F.relu(F.conv2d(x, w, padding=1) + c), B16,
+                         (2, 8, 10, 17), (24, 8, 3, 3), (2, 24, 10, 17)), 3),
+        "groups": (wide, 3),
+        "channels_in_no_packs": (
+            _of(lambda x, w: F.conv2d(x, w, padding=1, stride=2), B16, (2, 5, 19, 23), (40, 5, 3, 3)), 3),
+        "three_dimensions": (
+            _of(lambda x, w: F.gelu(F.conv3d(x, w, padding=(1, 0, 1))), B16, (1, 8, 5, 6, 7), (32, 8, 3, 2, 3)), 3),
+        "float32": (_of(lambda x, w: F.conv2d(x, w, padding=1), F32, (1, 8, 9, 11), (24, 8, 3, 3)), 3),
+        "channels_last": (
+            _of(lambda x, w: F.conv2d(x.permute(0, 3, 1, 2), w, padding=1), B16, (1, 9, 11, 8), (24, 8, 3, 3)), 2),
+        "image_twice": (
+            _of(lambda x, w, v: F.conv2d(x, w, padding=1) * F.conv2d(x, v, padding=1), F16,
+                (1, 8, 9, 11), (24, 8, 3, 3), (24, 8, 3, 3)), 5),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(convolutions_by_warpgroups()))
+def test_convolutions_are_laid_out_anew_for_warpgroups(name: str, builds: Path) -> None:
+    case, launches = convolutions_by_warpgroups()[name]
+    exact = case.exact()
+    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
+    dtype = next(iter(case.inputs.values())).dtype
+    text = f"{_WARPGROUPS.replace('bfloat16', 'bfloat16' if dtype is B16 else 'half')}, async_copy(stages=4): "
+    kernel = agents().translator.translate(briefing(facts, Target.CUDA), parse(text), (), 0)
+    assert compile_cuda(kernel, facts) == ""
+    assert "wgmma.mma_async" in kernel.source
+    assert len(kernel.plan.launches) == launches
+    (result,) = run_cuda(kernel, facts, case.inputs, builds)
+    assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[dtype] * exact[0].abs().max()
+
+
+def test_convolutions_of_16_bits_begin_by_warpgroups() -> None:
+    case = _of(lambda x, w: F.relu(F.conv2d(x, w, padding=1)), B16, (8, 64, 32, 32), (64, 64, 3, 3))
+    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
+    (first, *_) = agents().manager.initial_strategies(briefing(facts, Target.CUDA), [], 4, 0)
+    assert first.strategy.ids() == ("shared_tiling", "tensor_cores", "warpgroup_mma", "async_copy")
 
 
 def test_tiles_of_warpgroups_are_smaller_where_there_would_be_few(builds: Path) -> None:  # noqa: ARG001

@@ -1,0 +1,170 @@
+"""Results of products on tensor cores: from a block's sums in shared memory to the result's own order in memory.
+
+Neighbours in memory lie side by side in shared memory too. They are computed and stored in packs of up to 16 bytes
+where the result's offsets allow that, else one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+
+from agents.playbook.compiler.cuda.maps import computed, values_and_places
+from agents.playbook.compiler.cuda.operands import THREADS
+from agents.playbook.compiler.cuda.packs import EACH, FIRST, fetched
+from agents.playbook.compiler.emission import statements
+from agents.playbook.compiler.groups import Group
+from agents.playbook.compiler.loops import indices
+from agents.playbook.compiler.packs import UNKNOWN, Packs, width_of
+from agents.playbook.compiler.parameters import Pointers, values
+from agents.playbook.compiler.products import Product, by_row
+from agents.playbook.compiler.terms import substituted, unravel, variable
+
+AT_ONCE = 8
+"""Results of a thread that are computed before they are stored: what they load is under way together."""
+PACKS = 2
+"""Packs of a thread whose loads are under way together."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """The way of a tile's sums to the result."""
+
+    group: Group
+    product: Product
+    m: int
+    n: int
+
+    @property
+    def _by_row(self) -> bool:
+        return by_row(self.group, self.product)
+
+    @property
+    def _sides(self) -> tuple[int, int]:
+        """Return the sums that are neighbours in memory, and how many rows of them a tile has."""
+        return (self.n, self.m) if self._by_row else (self.m, self.n)
+
+    @property
+    def _pitch(self) -> int:
+        """Return the floats from one row of sums to the next."""
+        return self._sides[0] + 4
+
+    @property
+    def shared_bytes(self) -> int:
+        """Return the bytes that the sums of a tile take."""
+        return self._sides[1] * self._pitch * 4
+
+    def place(self, row: str, column: str) -> str:
+        """Return the place of a sum in shared memory."""
+        outer, inner = (row, column) if self._by_row else (column, row)
+        return f"({outer}) * {self._pitch} + {inner}"
+
+    def written(self, pointers: Pointers) -> list[str]:
+        """Return the statements that write what lies in shared memory, as ``sums``."""
+        packed = self._in_packs(pointers)
+        return ["__syncthreads();", *(self._one_by_one(pointers) if packed is None else packed)]
+
+    def _found(self, width: int) -> list[str]:
+        """Return the statements that find the results of a pack with number ``e``."""
+        line, other = ("column", "row") if self._by_row else ("row", "column")
+        in_row = self._sides[0] // width
+        times = f" * {width}" if width > 1 else ""
+        return [
+            f"const int in_{line} = e % {in_row}{times};",
+            f"const int in_{other} = e / {in_row};",
+            "const int m = m0 + in_row;",
+            "const int n = n0 + in_column;",
+        ]
+
+    @property
+    def _inside(self) -> str:
+        """Return the condition that the result at ``m`` and ``n`` exists."""
+        _, rows, columns = self.product.sizes(self.group)
+        parts = [f"m < {rows}"] if rows % self.m else []
+        parts += [f"n < {columns}"] if columns % self.n else []
+        return " && ".join(parts) or "true"
+
+    def _in_packs(self, pointers: Pointers) -> list[str] | None:
+        """Return the statements for packs of neighbours; None where there are none."""
+        group, product = self.group, self.product
+        along, others = (product.columns, product.rows) if self._by_row else (product.rows, product.columns)
+        if any(target.inside is not None for target in group.targets) or group.accumulated is None:
+            return None
+        count = prod(group.shape[axis] for axis in along)
+        index = variable(EACH, count)
+        own = unravel(index, [group.shape[axis] for axis in along])
+        table = {
+            group.index[axis]: term for axis, term in zip(along, own, strict=True) if group.index[axis].op == "index"
+        }
+        targets, offsets = values_and_places(group)
+        terms = substituted([*targets, *offsets], table)
+        targets, offsets = terms[: len(targets)], terms[len(targets) :]
+        stored = [(offset, target.tensor) for offset, target in zip(offsets, group.targets, strict=True)]
+        width = width_of(index, count, targets, stored)
+        if width == 1 or self._sides[0] % width:
+            return None
+        packs = Packs(index, width, {group.accumulated: UNKNOWN})
+        targets = packs.unguarded(targets)
+        inputs = fetched(packs, targets, PACKS, pointers.of)
+        line, other = ("n", "m") if self._by_row else ("m", "n")
+        found = [*self._found(width), f"const idx {FIRST} = {line};", *indices(group, other, others)]
+        names = {**inputs.names, group.accumulated: f"sums[{self.place('in_row', 'in_column')} + k]"}
+        total = self.m * self.n // width
+
+        def each(body: list[str]) -> list[str]:
+            last = f" && e < {total}" if total % (THREADS * PACKS) else ""
+            inside = [f"if ({self._inside}{last}) {{", *statements(body, 1), "}"]
+            lines = _needed([f"const int e = start + u * {THREADS};", *found], inside)
+            return ["#pragma unroll", f"for (int u = 0; u < {PACKS}; ++u) {{", *statements(lines, 1), "}"]
+
+        body = [
+            *inputs.declared,
+            *(each(inputs.lines) if inputs.lines else []),
+            *each(computed(packs, names, targets, stored, pointers)),
+        ]
+        head = f"for (int start = threadIdx.x; start < {total}; start += {THREADS * PACKS}) {{"
+        return [head, *statements(body, 1), "}"]
+
+    def _one_by_one(self, pointers: Pointers) -> list[str]:
+        """Return the statements for results of which each is stored by itself."""
+        count = self.m * self.n
+        last = f" && e < {count}" if count % (THREADS * AT_ONCE) else ""
+        lines, held = values(self.group, pointers.of, "result")
+        inside = [
+            *indices(self.group, "m", self.product.rows),
+            *indices(self.group, "n", self.product.columns),
+            f"const float result = sums[{self.place('in_row', 'in_column')}];",
+            *lines,
+            *(f"held{t}[u] = {each.value}, at{t}[u] = {each.offset};" for t, each in enumerate(held)),
+            *(f"inside[u] = {each.inside};" for each in held[:1] if each.inside),
+        ]
+        return [
+            f"for (int base = threadIdx.x; base < {count}; base += {THREADS * AT_ONCE}) {{",
+            *(f"    {each.kind} held{t}[{AT_ONCE}]; idx at{t}[{AT_ONCE}];" for t, each in enumerate(held)),
+            f"    bool inside[{AT_ONCE}];",
+            "    #pragma unroll",
+            f"    for (int u = 0; u < {AT_ONCE}; ++u) {{",
+            f"        const int e = base + u * {THREADS};",
+            *statements(self._found(1), 2),
+            f"        inside[u] = {self._inside}{last};",
+            "        if (inside[u]) {",
+            *statements(inside, 3),
+            "        }",
+            "    }",
+            "    #pragma unroll",
+            f"    for (int u = 0; u < {AT_ONCE}; ++u) {{",
+            *(f"        if (inside[u]) st({each.pointer}, at{t}[u], held{t}[u]);" for t, each in enumerate(held)),
+            "    }",
+            "}",
+        ]
+
+
+def _needed(declarations: list[str], body: list[str]) -> list[str]:
+    """Return the declarations that statements need, and the statements."""
+    lines = list(body)
+    for line in reversed(declarations):
+        names = re.findall(r"(\w+) = ", line)
+        if any(re.search(rf"\b{name}\b", other) for name in names for other in lines):
+            lines.insert(0, line)
+    return lines
