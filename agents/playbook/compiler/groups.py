@@ -262,6 +262,7 @@ def place_tensors(program: Program) -> None:
         for target in group.targets:
             if target.name:
                 program.names[target.tensor] = target.name
+            if target.name or target.tensor in program.offsets:
                 continue
             size = -(-target.tensor.size * ITEM_BYTES.get(target.tensor.dtype, 1) // ALIGNMENT) * ALIGNMENT
             fit = min((item for item in free if item[1] >= size), key=lambda item: item[1], default=None)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.parameters import target_index
 from agents.playbook.compiler.shapes_of_work import depends
 from agents.playbook.compiler.tensors import Reduce
-from agents.playbook.compiler.terms import HALVES, Term, affine
+from agents.playbook.compiler.terms import HALVES, Term, affine, const, is_const
 from agents.playbook.ordering import walk
 
 LEAST = 16
@@ -77,10 +77,15 @@ def factor_types(groups: Iterable[Group]) -> set[str]:
 
 
 def by_row(group: Group, product: Product) -> bool:
-    """Return whether neighbouring columns of the result are neighbours in memory; else neighbouring rows are."""
+    """Return whether neighbouring columns of the result are closer in memory than neighbouring rows."""
     target = group.targets[0]
     factors = affine(target.tensor.offset(target_index(group, target))).factors
-    return all(factors.get(group.index[axis]) != 1 for axis in product.rows)
+
+    def apart(axes: Sequence[int]) -> float:
+        last = next((axis for axis in reversed(axes) if group.shape[axis] > 1), None)
+        return inf if last is None else abs(factors.get(group.index[last], inf))
+
+    return apart(product.columns) <= apart(product.rows)
 
 
 def bare(factor: Term) -> Term | None:
@@ -88,6 +93,16 @@ def bare(factor: Term) -> Term | None:
     while factor.op == "cast" and factor.dtype == "float32" and factor.args[0].dtype == "float32":
         factor = factor.args[0]
     return factor if factor.op == "load" else None
+
+
+def condition_of(factor: Term) -> Term:
+    """Return the condition without which a factor is zero."""
+    while factor.op in ("cast", "round"):
+        factor = factor.args[0]
+    if factor.op == "where" and is_const(factor.args[2], 0):
+        return factor.args[0]
+    guarded = factor.op == "load" and len(factor.args) > len(factor.data.shape)
+    return factor.args[-1] if guarded else const(True, "bool")
 
 
 def loads_of(factor: Term) -> list[Term]:

@@ -16,6 +16,7 @@ from agents.playbook.compiler.cuda.tiles import LARGEST_TILE, Tiles
 from agents.playbook.compiler.groups import Program, cut
 from agents.playbook.compiler.lowering import UNFORESEEN, Unsupported, lowered
 from agents.playbook.compiler.parameters import Pointers
+from agents.playbook.compiler.phases import with_phases
 from agents.playbook.compiler.products import product_of
 from agents.playbook.compiler.split_depth import divided
 from agents.playbook.compiler.splitting import with_split_axes
@@ -81,7 +82,7 @@ def tiled_program(facts: ProblemFacts, tiles: Tiling) -> Program:
     """Return the groups of a problem, with products as their tiles need them."""
     program = program_of(facts, online=isinstance(tiles, Tiles) and tiles.online)
     if isinstance(tiles, Tiles):
-        return divided(with_relaid_factors(with_split_axes(program, product_of), tiles), tiles)
+        return divided(with_relaid_factors(with_split_axes(with_phases(program), product_of), tiles), tiles)
     if tiles is None or tiles.rectangle is None:
         return program
     return with_windows(with_split_axes(program, tiling.product_of), tiling.product_of)

@@ -11,9 +11,10 @@ from dataclasses import replace
 from math import prod
 
 from agents.playbook.compiler.groups import Group, Program, Target
+from agents.playbook.compiler.parameters import target_index
 from agents.playbook.compiler.products import Product
 from agents.playbook.compiler.shapes_of_work import depends
-from agents.playbook.compiler.tensors import Index, Reduce, variables
+from agents.playbook.compiler.tensors import Reduce, variables
 from agents.playbook.compiler.terms import (
     Term,
     both,
@@ -41,7 +42,7 @@ def split(group: Group, product_of: ProductOf) -> Group:
     argument = group.argument
     if not isinstance(group.source, Reduce) or argument is None or argument.op != "mul":
         return group
-    parts = [_divisor(argument, index) for index in group.index]
+    parts = [divisor(argument, index) for index in group.index]
     if all(part == 1 for part in parts):
         return group
     whole = _split(group, parts)
@@ -53,7 +54,7 @@ def _area(group: Group, product_of: ProductOf) -> int:
     return prod(product.sizes(group)[1:]) if product is not None else 0
 
 
-def _divisor(argument: Term, index: Term) -> int:
+def divisor(argument: Term, index: Term) -> int:
     """Return the one number that an index is divided by; 1 where there is none, or are several."""
     found = {
         term.args[1].data
@@ -70,7 +71,6 @@ def _split(group: Group, parts: list[int]) -> Group:
     index = variables(shape)
     rest = iter(index)
     table: dict[Term, Term] = {}
-    places: list[Term] = []
     ends: list[tuple[Term, Term, Term]] = []
     for own, size, part in zip(group.index, group.shape, parts, strict=True):
         place = next(rest)
@@ -81,18 +81,21 @@ def _split(group: Group, parts: list[int]) -> Group:
                 ends.append((quotient, remainder, compare("lt", place, number(size))))
         if own.op == "index":
             table[own] = place
-        places.append(place)
     assert group.argument is not None
     factors = [_within(factor, ends) for factor in substituted(group.argument.args, table)]
     argument = make("mul", group.argument.dtype, *factors)
     inside = both(*(condition for _, _, condition in ends)) if ends else None
-    targets = tuple(_placed(target, table, tuple(places), inside) for target in group.targets)
+    targets = tuple(moved(group, target, table, inside) for target in group.targets)
     return replace(group, shape=tuple(shape), index=index, targets=targets, argument=argument)
 
 
-def _placed(target: Target, table: dict[Term, Term], place: Index, inside: Term | None) -> Target:
-    (value,) = substituted([target.value], table)
-    return Target(target.tensor, target.name, value if inside is None else restricted(inside, value), place, inside)
+def moved(group: Group, target: Target, table: dict[Term, Term], inside: Term | None) -> Target:
+    """Return a group's target with indices replaced, stored only under a further condition where one is given."""
+    value, *place = substituted([target.value, *target_index(group, target)], table)
+    conditions = [] if inside is None else [inside]
+    conditions += [] if target.inside is None else substituted([target.inside], table)
+    value = value if inside is None else restricted(inside, value)
+    return Target(target.tensor, target.name, value, tuple(place), both(*conditions) if conditions else None)
 
 
 def _within(factor: Term, ends: list[tuple[Term, Term, Term]]) -> Term:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from agents.playbook.compiler.groups import ALIGNMENT, Group, Program, Target
-from agents.playbook.compiler.products import Product
+from agents.playbook.compiler.products import Product, condition_of
 from agents.playbook.compiler.tensors import Index, Map, Reduce, variables
 from agents.playbook.compiler.terms import (
     Term,
@@ -120,13 +120,3 @@ def passed_over(group: Group, product: Product) -> list[Term]:
     parts = [part for part in conjuncts(condition_of(product.first)) if not is_const(part)]
     assert isinstance(group.source, Reduce)
     return [] if prod(group.source.extents) > MOST_TERMS else [part for part in parts if not outside & _indices(part)]
-
-
-def condition_of(factor: Term) -> Term:
-    """Return the condition without which a factor is zero."""
-    while factor.op in ("cast", "round"):
-        factor = factor.args[0]
-    if factor.op == "where" and is_const(factor.args[2], 0):
-        return factor.args[0]
-    guarded = factor.op == "load" and len(factor.args) > len(factor.data.shape)
-    return factor.args[-1] if guarded else const(True, "bool")

@@ -137,12 +137,13 @@ class Results:
             f"const float result = sums[{self.place('in_row', 'in_column')}];",
             *lines,
             *(f"held{t}[u] = {each.value}, at{t}[u] = {each.offset};" for t, each in enumerate(held)),
-            *(f"inside[u] = {each.inside};" for each in held[:1] if each.inside),
+            *(f"inside{t}[u] = {each.inside};" for t, each in enumerate(held) if each.inside),
         ]
         return [
             f"for (int base = threadIdx.x; base < {count}; base += {THREADS * AT_ONCE}) {{",
             *(f"    {each.kind} held{t}[{AT_ONCE}]; idx at{t}[{AT_ONCE}];" for t, each in enumerate(held)),
             f"    bool inside[{AT_ONCE}];",
+            *(f"    bool inside{t}[{AT_ONCE}];" for t, each in enumerate(held) if each.inside),
             "    #pragma unroll",
             f"    for (int u = 0; u < {AT_ONCE}; ++u) {{",
             f"        const int e = base + u * {THREADS};",
@@ -154,7 +155,11 @@ class Results:
             "    }",
             "    #pragma unroll",
             f"    for (int u = 0; u < {AT_ONCE}; ++u) {{",
-            *(f"        if (inside[u]) st({each.pointer}, at{t}[u], held{t}[u]);" for t, each in enumerate(held)),
+            *(
+                f"        if (inside[u]{f' && inside{t}[u]' if each.inside else ''})"
+                f" st({each.pointer}, at{t}[u], held{t}[u]);"
+                for t, each in enumerate(held)
+            ),
             "    }",
             "}",
         ]
