@@ -22,7 +22,7 @@ from agents.playbook.compiler.tensors import (
     as_stored,
     variables,
 )
-from agents.playbook.compiler.terms import HALVES, Affine, Term, affine, make, rewritten
+from agents.playbook.compiler.terms import HALVES, Affine, Term, affine, both, const, make, rewritten, where
 from agents.playbook.ordering import walk
 
 ALIGNMENT = 256
@@ -213,13 +213,12 @@ def _continued(group: Group, reduction: Reduce) -> Group | None:
     if group.targets[0].tensor.size != reduction.size:
         return None
     reads = [term for term in walk([group.targets[0].value]) if term.op == "load" and term.data is reduction]
-    indices = {term.args for term in reads}
+    rank = len(reduction.shape)
+    indices = {term.args[:rank] for term in reads}
     if len(indices) != 1:
         return None
     (index,) = indices
-    if len(index) != len(reduction.shape) or not _same(
-        affine(reduction.offset(index)), affine(_dense(group).offset(group.index))
-    ):
+    if not _same(affine(reduction.offset(index)), affine(_dense(group).offset(group.index))):
         return None
     inner = variables(reduction.extents, "r")
     kind = "int64" if reduction.kind.startswith("arg") else reduction.register
@@ -227,7 +226,9 @@ def _continued(group: Group, reduction: Reduce) -> Group | None:
     value = as_stored(reduction, result)
 
     def change(term: Term, args: tuple[Term, ...]) -> Term | None:
-        return value if term.op == "load" and term.data is reduction and args == index else None
+        if term.op != "load" or term.data is not reduction:
+            return None
+        return where(both(*args[rank:]), value, const(0, value.dtype))
 
     (whole,) = rewritten([group.targets[0].value], change)
     target = Target(group.targets[0].tensor, group.targets[0].name, whole)

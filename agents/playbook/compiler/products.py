@@ -88,6 +88,20 @@ def by_row(group: Group, product: Product) -> bool:
     return apart(product.columns) <= apart(product.rows)
 
 
+def condition_of_use(group: Group) -> Term | None:
+    """Return the condition on an element's index under which its sum is used at all; None where it always is."""
+    found = set[Term]()
+    for target in group.targets:
+        if target.value.op != "where":
+            return None
+        condition, _, other = target.value.args
+        fixed = all(term.op not in ("load", "accumulated") for term in walk([condition]))
+        if not fixed or any(term is group.accumulated for term in walk([other])):
+            return None
+        found.add(condition)
+    return found.pop() if len(found) == 1 else None
+
+
 def bare(factor: Term) -> Term | None:
     """Return the load that a factor is, without casts between float types; None where it is more than that."""
     while factor.op == "cast" and factor.dtype == "float32" and factor.args[0].dtype == "float32":

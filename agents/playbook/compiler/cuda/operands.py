@@ -171,7 +171,7 @@ class Operand:
             return self.width * self.layout.depth
         return self.pitch * (self.layout.depth if self.by_line else self.width)
 
-    def before(self) -> list[str]:
+    def before(self, _pointers: Pointers) -> list[str]:
         """Return what stays the same for the whole block: the thread's place in a tile, and its line where it does."""
         name, pack = self.letter, f" * {self.pack}" if self.pack > 1 else ""
         lines = [f"const int side_{name} = threadIdx.x % {self._in_row}{pack};"]

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from agents.playbook.compiler.cuda import mma, scalar, wgmma
-from agents.playbook.compiler.cuda.operands import Layout, Operand
-from agents.playbook.compiler.emission import statements
+from agents.playbook.compiler.cuda.gathers import Gathered
+from agents.playbook.compiler.cuda.operands import THREADS, Layout, Operand
+from agents.playbook.compiler.emission import Emitter, statements
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.loops import indices
 from agents.playbook.compiler.parameters import Pointers
-from agents.playbook.compiler.products import Product
+from agents.playbook.compiler.products import Product, condition_of_use
 from agents.playbook.compiler.tensors import Reduce
 
 LARGEST_TILE = 128
@@ -48,7 +49,7 @@ class Tiles:
         """Return tiles as large, or smaller ones where these would leave most of a card idle."""
         batches, rows, columns = product.sizes(group)
         m, n = self.m, self.n
-        least = 32 if self.precision else scalar.SIDE
+        least = 32 if self.precision else 16
         while m > least and m // 2 >= rows:
             m //= 2
         while n > least and n // 2 >= columns:
@@ -58,6 +59,15 @@ class Tiles:
         if self.precision and m * n < 2 * 32 * 32:
             m, n = (m, 64) if m <= n else (64, n)
         return replace(self, m=m, n=n)
+
+    def shaped(self, product: Product, group: Group) -> Tiles:
+        """Return tiles of about as many results whose narrow side is left empty least."""
+        _, rows, columns = product.sizes(group)
+        if columns <= rows:
+            n = _width(columns, self.n)
+            return replace(self, m=_power(self.m * self.n // n), n=n)
+        m = _width(rows, self.m)
+        return replace(self, m=m, n=_power(self.m * self.n // m))
 
     def fitted_to_warpgroups(self, product: Product, group: Group) -> Tiles:
         """Return the largest tiles for warpgroups that leave little of a card idle, else the smallest."""
@@ -70,6 +80,19 @@ class Tiles:
         return replace(self, m=sizes[-1][0], n=sizes[-1][1]) if sizes else self
 
 
+def _width(lines: int, most: int) -> int:
+    """Return the width of tiles that make up so many lines with little left empty: wide ones do more with a reading."""
+    widths = [width for width in _WIDTHS if width <= most]
+    return min(widths, key=lambda width: -(-lines // width) * width * (1 / 32 + 1 / width))
+
+
+def _power(number: int) -> int:
+    """Return the largest power of two that is not larger, nor larger than the longest side of a tile."""
+    return int(min(_LONGEST_SIDE, 1 << number.bit_length() - 1))
+
+
+_WIDTHS = (16, 24, 32, 48, 64, 96, 128)
+_LONGEST_SIDE = 512
 _OF_WARPGROUPS = ((128, 256), (128, 128), (64, 256), (64, 128))
 
 
@@ -100,7 +123,7 @@ def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, poi
     ]
     lines += [
         *arithmetic.memory(),
-        *(line for operand in operands for line in operand.before()),
+        *(line for operand in operands for line in operand.before(pointers)),
         *arithmetic.sums(),
         *_moves(operands, pointers),
         "auto multiply = [&](int buffer) {",
@@ -123,12 +146,24 @@ def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Ti
         if wgmma.fits(first, second):
             return wgmma.Warpgroups(group, own, first, second)
         largest = replace(largest, m=min(largest.m, LARGEST_TILE), n=min(largest.n, LARGEST_TILE), k=_WARPS_DEPTH)
+    if not largest.precision:
+        return _on_scalar_units(group, reduction, product, largest)
     tiles = largest.fitted(product, group)
-    layout = Layout(tiles.k, tiles.precision, tiles.stages if tiles.precision else 2)
+    layout = Layout(tiles.k, tiles.precision, tiles.stages)
     first = Operand("a", product.first, tuple(product.rows), tiles.m, layout, group, reduction)
     second = Operand("b", product.second, tuple(product.columns), tiles.n, layout, group, reduction)
-    if tiles.precision:
-        return mma.Arithmetic(group, product, first, second)
+    return mma.Arithmetic(group, product, first, second)
+
+
+def _on_scalar_units(group: Group, reduction: Reduce, product: Product, largest: Tiles) -> scalar.Scalar:
+    """Return tiles for scalar units, of widths that fit the product where its operands are found at any width."""
+    layout = Layout(largest.k, "", 2)
+    first = Gathered("a", product.first, tuple(product.rows), largest.m, layout, group, reduction)
+    second = Gathered("b", product.second, tuple(product.columns), largest.n, layout, group, reduction)
+    if first.is_free and second.is_free:
+        largest = largest.shaped(product, group)
+    tiles = largest.fitted(product, group)
+    first, second = replace(first, width=tiles.m), replace(second, width=tiles.n)
     return scalar.Scalar(group, product, first, second, prod(reduction.extents))
 
 
@@ -149,7 +184,7 @@ def _moves(operands: tuple[Operand, Operand], pointers: Pointers) -> list[str]:
     parts: list[tuple[str, str, Callable[[Operand], list[str]]]] = [
         ("start", "int k0, int buffer", lambda operand: operand.started(pointers)),
         ("fetch", "int k0", lambda operand: operand.fetched(pointers)),
-        ("put", "int buffer", Operand.put),
+        ("put", "int buffer", lambda operand: operand.put()),
     ]
     lines = [line for operand in operands for line in operand.registers()]
     for name, parameters, text in parts:
@@ -168,8 +203,7 @@ def _loop(arithmetic: Arithmetic, depth: int) -> list[str]:
     operands = arithmetic.first, arithmetic.second
     copied, fetched = (any(operand.is_copied == way for operand in operands) for way in (True, False))
     stages, k, ahead = operands[0].layout.stages, operands[0].layout.depth, arithmetic.ahead
-    steps = -(-depth // k)
-    lines = []
+    lines, steps = _needed(arithmetic, -(-depth // k))
     if copied:
         lines += [
             f"for (int t = 0; t < {ahead}; ++t) {{",
@@ -198,6 +232,37 @@ def _loop(arithmetic: Arithmetic, depth: int) -> list[str]:
     ]
     lines += [f"for (int t = 0; t < {steps}; ++t) {{", *statements(body, 1), "}"]
     return [*lines, *(["wait_for_copies<0>();"] if copied else []), *arithmetic.ended(), "__syncthreads();"]
+
+
+def _needed(arithmetic: Arithmetic, steps: int) -> tuple[list[str], str]:
+    """Return the number of pairs of tiles: none for blocks no element of which takes its sum, as beyond a triangle."""
+    group, product = arithmetic.group, arithmetic.product
+    condition = condition_of_use(group)
+    if condition is None:
+        return [], str(steps)
+    m, n = arithmetic.first.width, arithmetic.second.width
+    _, rows, columns = product.sizes(group)
+    emitter = Emitter({}, str, "u")
+    (used,) = emitter.emit(condition)
+    inside = [
+        *indices(group, "m", product.rows),
+        *indices(group, "n", product.columns),
+        *emitter.lines,
+        f"used = {used};",
+    ]
+    body = [
+        f"const int m = m0 + e / {n}, n = n0 + e % {n};",
+        f"if (m < {rows} && n < {columns}) {{",
+        *statements(inside, 1),
+        "}",
+    ]
+    return [
+        "bool used = false;",
+        f"for (int e = threadIdx.x; e < {m * n} && !used; e += {THREADS}) {{",
+        *statements(body, 1),
+        "}",
+        f"const int steps = __syncthreads_or(used) ? {steps} : 0;",
+    ], "steps"
 
 
 Arithmetic = scalar.Scalar | mma.Arithmetic | wgmma.Warpgroups

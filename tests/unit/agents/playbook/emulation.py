@@ -46,6 +46,16 @@ static pthread_barrier_t barrier, warps[32];
 #define __launch_bounds__(...)
 #define __shared__ static
 #define __syncthreads() pthread_barrier_wait(&barrier)
+#define __builtin_assume(condition)
+static int __syncthreads_or(int value) {
+    static bool some;
+    __syncthreads();
+    some = false;
+    __syncthreads();
+    if (value) some = true;
+    __syncthreads();
+    return some;
+}
 static unsigned char shuffled[1024][8];
 template <class T> T of_thread(unsigned thread, T value) {
     const unsigned own = threadIdx.x, warp = own / 32;
