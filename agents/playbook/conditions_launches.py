@@ -19,8 +19,6 @@ from agents.playbook.ordering import walk
 from agents.playbook.templates.launches import tiling_of
 from cupilot.domain.problem import NumericsPolicy
 
-SHARED_BYTES = 40 * 1024
-"""Of static shared memory, which launches that share a grid have for each of their groups."""
 FEWEST_STAGES = 3
 """Pairs of tiles from which on copies run ahead of what is multiplied."""
 WARPGROUP_STAGES = 4
@@ -31,11 +29,15 @@ _TYPES = {"half": "float16", "bfloat16": "bfloat16"}
 def _tiling(case: Case) -> str | None:
     assert isinstance(case.operator, Launches)
     m, n, k = (case.number("shared_tiling", name) for name in ("tile_m", "tile_n", "tile_k"))
+    on_matrix_units = "tensor_cores" in case.options
     if max(m, n) > LARGEST_TILE and "warpgroup_mma" not in case.options:
         return f"tiles of more than {LARGEST_TILE} rows or columns do not fit the registers"
-    if "tensor_cores" not in case.options and 2 * k * (m + n + 8) * 4 > SHARED_BYTES:
-        return f"two pairs of tiles, {k} deep, do not fit {SHARED_BYTES} bytes of shared memory"
-    return refusal_of_tiles(case.operator.facts, online="online_softmax" in case.options)
+    refusal = refusal_of_tiles(case.operator.facts, online="online_softmax" in case.options)
+    if refusal is not None or on_matrix_units:
+        return refusal
+    tiles, limit = _tiles(case), case.device.shared_bytes_per_block
+    needed = max((each.shared_bytes for each in _arithmetic(case, tiles)), default=0) if tiles else 0
+    return f"the tiles, {k} deep, need {needed} bytes of shared memory, a block has {limit}" if needed > limit else None
 
 
 def _tensor_cores(case: Case) -> str | None:
@@ -96,8 +98,8 @@ def _attention(case: Case, precision: str) -> list[Block]:
 def _async_copy(case: Case) -> str | None:
     tiles = _tiles(case)
     attention = [] if tiles is None else _attention(case, tiles.precision)
-    if tiles is None or not (tiles.precision or attention):
-        return "it is written for tensor cores"
+    if tiles is None:
+        return "it is written for tiles in shared memory"
     if tiles.stages < FEWEST_STAGES:
         return f"fewer than {FEWEST_STAGES} stages do not run ahead"
     made = _arithmetic(case, tiles)

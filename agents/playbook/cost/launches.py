@@ -8,6 +8,8 @@ from agents.playbook.compiler.attention import Attention
 from agents.playbook.compiler.cpu import tiling
 from agents.playbook.compiler.cpu.tiling import Rectangle, Vectors
 from agents.playbook.compiler.cuda.attention import block_of
+from agents.playbook.compiler.cuda.operands import THREADS
+from agents.playbook.compiler.cuda.scalar import Scalar
 from agents.playbook.compiler.cuda.tiles import Tiles, arithmetic_of
 from agents.playbook.compiler.cuda.wgmma import Warpgroups
 from agents.playbook.compiler.groups import ITEM_BYTES, Group
@@ -24,8 +26,15 @@ from agents.playbook.ordering import walk
 from agents.playbook.templates.launches import tiling_of
 from cupilot.domain.problem import Target
 
-TILED, DIRECT = 0.35, 0.06
-"""Shares of a card's scalar peak that reductions of products reach: in tiles of shared memory, and from caches."""
+TILED, DIRECT = 0.94, 0.06
+"""Shares of a card's scalar peak that reductions of products reach: in tiles of shared memory, where threads do nothing
+but multiply, and from caches."""
+READ, GATHERED = 0.75, 6.0
+"""Multiplications that take as long as a float on its way from shared memory, and as an element on its way there."""
+BEGUN = 14
+"""Terms that take as long as a block's beginning and end."""
+ATTENTION = 0.35
+"""Share of the scalar peak that attention reaches."""
 TENSOR, WARPGROUPS = 0.2, 0.5
 """Shares of its matrix units' peak that products reach: by warps, and by warpgroups."""
 VECTORS = 0.1
@@ -72,11 +81,20 @@ def _group(group: Group, rates: Rates, tiles: Tiling) -> tuple[float, float]:
     edges = down * m * across * n / (rows * columns)
     ratio = m * n / (m + n) / 16
     busy = blocks / rates.units / ceil(blocks / rates.units)
-    units = rates.scalar * TILED
-    if tiles.precision:
+    if isinstance(arithmetic, Scalar):
+        rate = rates.scalar * _on_scalar_units(arithmetic, terms) * busy
+    else:
         units = rates.matrix * (WARPGROUPS if isinstance(arithmetic, Warpgroups) else TENSOR)
-    rate = units * min(1.0, ratio / 4) * busy
+        rate = units * min(1.0, ratio / 4) * busy
     return memory, results * each / (rates.scalar * DIRECT) + 2 * results * terms * edges / rate
+
+
+def _on_scalar_units(arithmetic: Scalar, terms: int) -> float:
+    """Return the share of the scalar peak that a product's tiles reach."""
+    rows, columns = arithmetic.counts
+    gathered = (arithmetic.first.width + arithmetic.second.width) / THREADS
+    each = rows * columns
+    return TILED * each / (each + READ * (rows + columns) + GATHERED * gathered) * terms / (terms + BEGUN)
 
 
 def _of_element(group: Group, function: float) -> tuple[float, float]:
@@ -113,9 +131,9 @@ def _attention(group: Attention, rates: Rates, tiles: Tiles) -> float:
     scores = batches * lines * group.keys * share
     blocks = made.blocks
     busy = blocks / rates.units / ceil(blocks / rates.units)
-    units = rates.matrix * TENSOR if made.precision else rates.scalar * TILED
+    units = rates.matrix * TENSOR if made.precision else rates.scalar * ATTENTION
     each = FUNCTION + _operations([group.score], FUNCTION)
-    return (2 * scores * (group.depth + width) / units + scores * each / (rates.scalar * TILED)) / busy
+    return (2 * scores * (group.depth + width) / units + scores * each / (rates.scalar * ATTENTION)) / busy
 
 
 def _bytes(tensor: Tensor) -> int:
