@@ -43,7 +43,7 @@ def fetched(packs: Packs, roots: Sequence[Term], count: int, pointer: Callable[[
     for load, text, guard in zip(wide, texts[len(still) :], guards, strict=False):
         name, kind = f"a{len(declared)}", f"{TYPES[load.data.dtype]}, {packs.width}"
         declared.append(f"pack<{kind}> {name}[{count}];")
-        fetch = f"{name}[u] = fetch<{packs.width}>({pointer(load.data)} + {text});"
+        fetch = f"{name}[u] = ::fetch<{packs.width}>({pointer(load.data)} + {text});"
         filled += [f"{name}[u] = {{}};", f"if ({next(conditions)}) {fetch}"] if guard else [fetch]
         names[load] = f"ld({name}[u].items, k)"
     return Fetched(declared, [*emitter.lines, *filled], names)

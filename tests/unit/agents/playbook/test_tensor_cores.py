@@ -57,6 +57,7 @@ class Product:
 
 def cases() -> dict[str, Product]:
     return {
+        "through_registers": Product(_of(F.linear, B16, (40, 72), (56, 72), (56,)), "bfloat16", 0),
         "both_by_depth": Product(_of(F.linear, B16, (40, 72), (56, 72), (56,)), "bfloat16", 2),
         "second_by_line": Product(_of(torch.matmul, F16, (40, 72), (72, 64)), "half", 2),
         "first_by_line": Product(_of(lambda a, b: a.T @ b, B16, (72, 40), (72, 64)), "bfloat16", 2),
