@@ -7,7 +7,7 @@ launch where that is its only use (an epilogue). Groups hand each other tensors 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agents.playbook.compiler.tensors import (
     Given,
@@ -22,7 +22,20 @@ from agents.playbook.compiler.tensors import (
     as_stored,
     variables,
 )
-from agents.playbook.compiler.terms import HALVES, Affine, Term, affine, both, const, make, rewritten, where
+from agents.playbook.compiler.terms import (
+    HALVES,
+    Affine,
+    Term,
+    affine,
+    both,
+    const,
+    make,
+    minus,
+    number,
+    rewritten,
+    substituted,
+    where,
+)
 from agents.playbook.ordering import walk
 
 ALIGNMENT = 256
@@ -200,8 +213,14 @@ def _with_epilogues(groups: list[Group], names: dict[Tensor, str]) -> list[Group
         if group.source is not None or len(group.targets) != 1:
             continue
         for tensor in group.loads():
-            single = isinstance(tensor, Reduce) and readers[tensor] == [group] and tensor not in names
-            if single and isinstance(tensor, Reduce) and (whole := _continued(group, tensor)) is not None:
+            if readers[tensor] != [group] or tensor in names:
+                continue
+            whole = None
+            if isinstance(tensor, Reduce):
+                whole = _continued(group, tensor)
+            elif isinstance(tensor, Scan):
+                whole = _continued_scan(group, tensor)
+            if whole is not None:
                 merged[place] = whole
                 gone.add(next(at for at, item in enumerate(groups) if item.targets[0].tensor is tensor))
                 break
@@ -233,6 +252,25 @@ def _continued(group: Group, reduction: Reduce) -> Group | None:
     (whole,) = rewritten([group.targets[0].value], change)
     target = Target(group.targets[0].tensor, group.targets[0].name, whole)
     return Group(group.shape, group.index, (target,), reduction, inner, reduction.define(index, inner), result)
+
+
+def _continued_scan(group: Group, scan: Scan) -> Group | None:
+    """Return the scan with the map as its epilogue; None where the map reads it in another order."""
+    (target,) = group.targets
+    reads = {term.args for term in walk([target.value]) if term.op == "load" and term.data is scan}
+    if len(reads) != 1 or group.shape != scan.shape:
+        return None
+    (index,) = reads
+    own, end = group.index[scan.axis], number(scan.shape[scan.axis] - 1)
+    turned = tuple(minus(end, own) if at == scan.axis else each for at, each in enumerate(group.index))
+    if index not in (group.index, turned):
+        return None
+    made = _group(scan, "")
+    assert made.accumulated is not None
+    (value,) = substituted([target.value], {own: minus(end, own)} if index == turned else {})
+    (whole,) = substituted([value], {scan.at(group.index): as_stored(scan, made.accumulated)})
+    place = turned if index == turned else ()
+    return replace(made, targets=(Target(target.tensor, target.name, whole, place),))
 
 
 def _dense(group: Group) -> Tensor:

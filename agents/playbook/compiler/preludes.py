@@ -13,6 +13,8 @@ FN unsigned to_bits(float value) { unsigned bits; __builtin_memcpy(&bits, &value
 FN float ld(const bf16* p, idx i) { return from_bits((unsigned)p[i].bits << 16); }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 FN unsigned short narrowed(float x) { unsigned short h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
+FN float fn_max(float a, float b) { float c; asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c; }
+FN float fn_min(float a, float b) { float c; asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c; }
 #else
 FN unsigned short narrowed(float value) {  // to bfloat16: nearest, ties to even
     const unsigned bits = to_bits(value);
@@ -84,6 +86,11 @@ _LOGSUM = (
 
 Calls stand behind brackets: :func:`trimmed` takes a name behind a space for a definition.
 """
+
+_RESCALE = (
+    "FN float fn_rescale(float x) { return (fn_abs(x)) < 1e-30f ? 0x1p100f : (fn_abs(x)) > 1e30f ? 0x1p-100f : 1; }"
+)
+"""Factor that makes a number one whose inverse is normal too; written as ``_LOGSUM``."""
 
 _WHOLE = r"""
 FN long long fn_bits(double x) { long long bits; __builtin_memcpy(&bits, &x, 8); return bits; }
@@ -212,7 +219,7 @@ def prelude(index_type: str, *, cuda: bool) -> str:
             f"FN {kind} fn_rsqrt({kind} x) {{ return 1 / {builtin}sqrt{suffix}(x); }}",
         ]
     functions += [_LOGSUM, _WHOLE_POW, _WHOLE.strip(), _WORDS.strip(), (_CUDA_BRING if cuda else _CPU_BRING).strip()]
-    functions += [_CUDA_PACK.strip()] if cuda else []
+    functions += [_RESCALE, _CUDA_PACK.strip()] if cuda else []
     head, half = (_CUDA_HEAD, _CUDA_HALF) if cuda else (_CPU_HEAD, _CPU_HALF)
     body = "\n".join(functions)
     return f"typedef {index_type} idx;\n{head.strip()}\n{_COMMON.strip()}\n{half.strip()}\n{body}"

@@ -10,9 +10,11 @@ from agents.playbook.compiler.cpu import tiling
 from agents.playbook.compiler.cpu.source import source_of
 from agents.playbook.compiler.cpu.tiling import Vectors
 from agents.playbook.compiler.cpu.windows import with_windows
+from agents.playbook.compiler.cuda.fused_rows import is_worth
 from agents.playbook.compiler.cuda.launches import render
 from agents.playbook.compiler.cuda.relaid import with_relaid_factors
 from agents.playbook.compiler.cuda.tiles import LARGEST_TILE, Tiles
+from agents.playbook.compiler.fused import with_fused_rows
 from agents.playbook.compiler.groups import Program, cut
 from agents.playbook.compiler.lowering import UNFORESEEN, Unsupported, lowered
 from agents.playbook.compiler.parameters import Pointers
@@ -88,6 +90,14 @@ def tiled_program(facts: ProblemFacts, tiles: Tiling) -> Program:
     return with_windows(with_split_axes(program, tiling.product_of), tiling.product_of)
 
 
+def launched_program(facts: ProblemFacts, target: Target, tiles: Tiling) -> Program:
+    """Return the groups of a problem as a target launches them."""
+    program = tiled_program(facts, tiles)
+    if target is Target.CPU:
+        return program
+    return with_fused_rows(program, is_worth)
+
+
 def _rendered_or_refused(facts: ProblemFacts, target: Target, tiles: Tiling) -> Rendered | Unsupported:
     try:
         return _rendered(facts, target, tiles)
@@ -137,7 +147,7 @@ def _made(facts: ProblemFacts) -> Program:
 
 
 def _rendered(facts: ProblemFacts, target: Target, tiles: Tiling) -> Rendered:
-    program = tiled_program(facts, tiles)
+    program = launched_program(facts, target, tiles)
     taken = {spec.name for spec in facts.tensors}
     workspace = next(name for name in ("workspace", "workspace_", "workspace__") if name not in taken)
     pointers = Pointers(program, workspace)

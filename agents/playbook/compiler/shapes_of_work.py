@@ -26,12 +26,13 @@ def operations(group: Group) -> int:
         terms = prod(source.extents)
     elif isinstance(source, Scan | Order):
         elements, terms = prod(source.shape), source.length if isinstance(source, Order) else 1
-    outer = _counted([target.value for target in group.targets])
-    inner = 1 + _counted([] if group.argument is None else [group.argument])
+    outer = counted([target.value for target in group.targets])
+    inner = 1 + counted([] if group.argument is None else [group.argument])
     return elements * (outer + (terms * inner if source is not None else 0))
 
 
-def _counted(roots: Sequence[Term]) -> int:
+def counted(roots: Sequence[Term]) -> int:
+    """Return roughly how many operations an element of these terms takes."""
     return sum(10 if term.op.startswith("fn_") else _OPERATIONS.get(term.op, 1) for term in walk(roots))
 
 

@@ -231,7 +231,14 @@ def cast(value: Term, dtype: str) -> Term:
 def rounded(value: Term, storage: str) -> Term:
     """Return the value as a tensor of a 16-bit type holds it."""
     held = value.op == "load" and value.data.dtype == storage
+    held = held or (value.op == "const" and _fits(value.data, storage))
     return value if held or storage not in HALVES else make("round", "float32", cast(value, "float32"), data=storage)
+
+
+def _fits(value: float, storage: str) -> bool:
+    """Return whether a 16-bit type has a whole number, which all types with so few digits have."""
+    digits = {"float16": 11, "bfloat16": 8}.get(storage, 0)
+    return abs(value) < 2**digits and float(value).is_integer()
 
 
 def as_index(value: Term, size: int, *, wrap: bool = False) -> Term:

@@ -12,9 +12,10 @@ from agents.playbook.compiler.cuda.operands import THREADS
 from agents.playbook.compiler.cuda.scalar import Scalar
 from agents.playbook.compiler.cuda.tiles import Tiles, arithmetic_of
 from agents.playbook.compiler.cuda.wgmma import Warpgroups
+from agents.playbook.compiler.fused import FusedRows
 from agents.playbook.compiler.groups import ITEM_BYTES, Group
 from agents.playbook.compiler.products import Product, product_of
-from agents.playbook.compiler.program import Tiling, tiled_program
+from agents.playbook.compiler.program import Tiling, launched_program
 from agents.playbook.compiler.tensors import Order, Reduce, Tensor
 from agents.playbook.compiler.terms import Term
 from agents.playbook.cost.cpu import CHAIN, LIBRARY, MICRO, POLYNOMIAL, WIDEST
@@ -35,6 +36,8 @@ BEGUN = 14
 """Terms that take as long as a block's beginning and end."""
 ATTENTION = 0.35
 """Share of the scalar peak that attention reaches."""
+ROWS = 0.35
+"""Share that several reductions of rows reach in one launch."""
 TENSOR, WARPGROUPS = 0.2, 0.5
 """Shares of its matrix units' peak that products reach: by warps, and by warpgroups."""
 VECTORS = 0.1
@@ -48,7 +51,7 @@ STREAMING = 0.8
 def launches(operator: Launches, choice: Choice) -> Cost:
     """Return the cost of all groups, one after the other."""
     tiles, target = tiling_of(choice.options), choice.rates.device.target
-    program = tiled_program(operator.facts, tiles)
+    program = launched_program(operator.facts, target, tiles)
     costs = [_group(group, choice.rates, tiles) for group in program.groups]
     spent = sum(max(memory, arithmetic) for memory, arithmetic in costs)
     memory = sum(memory for memory, _ in costs)
@@ -68,6 +71,8 @@ def _group(group: Group, rates: Rates, tiles: Tiling) -> tuple[float, float]:
         return memory, _on_cpu(group, results, terms, tiles if isinstance(tiles, Vectors) else Vectors()) / rates.scalar
     if isinstance(group, Attention) and isinstance(tiles, Tiles):
         return memory, _attention(group, rates, tiles)
+    if isinstance(group, FusedRows):
+        return memory, results * group.length * _operations(group.roots, FUNCTION) / (rates.scalar * ROWS)
     each, inner = _of_element(group, FUNCTION)
     product = product_of(group) if isinstance(tiles, Tiles) else None
     if product is None or not isinstance(tiles, Tiles):

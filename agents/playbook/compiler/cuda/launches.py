@@ -9,6 +9,7 @@ from agents.playbook.compiler.accumulators import Accumulator
 from agents.playbook.compiler.attention import Attention
 from agents.playbook.compiler.cuda import merged
 from agents.playbook.compiler.cuda.attention import block_of
+from agents.playbook.compiler.cuda.fused_rows import RowBlocks
 from agents.playbook.compiler.cuda.maps import in_packs, memory_order
 from agents.playbook.compiler.cuda.orders import first_places, is_few
 from agents.playbook.compiler.cuda.rows import (
@@ -27,6 +28,7 @@ from agents.playbook.compiler.cuda.tiles import Tiled, Tiles, tiled
 from agents.playbook.compiler.cuda.transposes import in_tiles, transpose_of
 from agents.playbook.compiler.cuda.wide_transposes import in_wide_tiles, is_wide
 from agents.playbook.compiler.emission import statements
+from agents.playbook.compiler.fused import FusedRows
 from agents.playbook.compiler.groups import Group, Program
 from agents.playbook.compiler.loops import argument_of, indices, loops, order_body, position
 from agents.playbook.compiler.parameters import Pointers, brought, first_values, stores
@@ -123,6 +125,8 @@ def render(
         name = f"group{place}"
         if isinstance(group, Attention) and tiles is not None:
             work.add_tiled(name, group, block_of(group, tiles.precision).tiled(pointers))
+        elif isinstance(group, FusedRows):
+            work.add(name, group, *RowBlocks(group, pointers).lines())
         elif group.source is None:
             _map(work, name, group)
         elif isinstance(group.source, Reduce):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agents.playbook.compiler.emission import TYPES, Emitter, statements
@@ -26,22 +26,34 @@ class Fetched:
     """Of wide loads and of what is the same for the whole pack."""
 
 
-def fetched(packs: Packs, roots: Sequence[Term], count: int, pointer: Callable[[object], str]) -> Fetched:
-    """Return what a thread fetches for each of so many packs, of which it then computes the roots."""
-    still, wide = _needed(packs, roots)
-    emitter = Emitter({packs.index: FIRST}, pointer, "s")
+def fetched(
+    packs: Packs,
+    roots: Sequence[Term],
+    count: int,
+    pointer: Callable[[object], str],
+    *,
+    known: Mapping[Term, str] | None = None,
+    prefix: str = "",
+) -> Fetched:
+    """Return what a thread fetches for each of so many packs, of which it then computes the roots.
+
+    What is ``known`` has a name already; names of arrays begin with the prefix.
+    """
+    known = known or {}
+    still, wide = _needed(packs, roots, known)
+    emitter = Emitter({**known, packs.index: FIRST}, pointer, "s")
     places = [joined(offset_of(load)) for load in wide]
     guards = [load.args[len(load.data.shape) :] for load in wide]
     texts = emitter.emit(*still, *places, *(guard for item in guards for guard in item))
     conditions = iter(texts[len(still) + len(wide) :])
     declared, filled, names = list[str](), list[str](), dict[Term, str]()
     for term, text in zip(still, texts, strict=False):
-        name = f"h{len(declared)}"
+        name = f"{prefix}h{len(declared)}"
         declared.append(f"{TYPES[term.dtype]} {name}[{count}];")
         filled.append(f"{name}[u] = {text};")
         names[term] = f"{name}[u]"
     for load, text, guard in zip(wide, texts[len(still) :], guards, strict=False):
-        name, kind = f"a{len(declared)}", f"{TYPES[load.data.dtype]}, {packs.width}"
+        name, kind = f"{prefix}a{len(declared)}", f"{TYPES[load.data.dtype]}, {packs.width}"
         declared.append(f"pack<{kind}> {name}[{count}];")
         fetch = f"{name}[u] = ::fetch<{packs.width}>({pointer(load.data)} + {text});"
         filled += [f"{name}[u] = {{}};", f"if ({next(conditions)}) {fetch}"] if guard else [fetch]
@@ -49,10 +61,10 @@ def fetched(packs: Packs, roots: Sequence[Term], count: int, pointer: Callable[[
     return Fetched(declared, [*emitter.lines, *filled], names)
 
 
-def _needed(packs: Packs, roots: Sequence[Term]) -> tuple[list[Term], list[Term]]:
+def _needed(packs: Packs, roots: Sequence[Term], known: Mapping[Term, str]) -> tuple[list[Term], list[Term]]:
     """Return the largest terms that stay the same over a pack, and the wide loads."""
     still, wide = list[Term](), list[Term]()
-    stack, seen = list(reversed(roots)), set[Term]()
+    stack, seen = list(reversed(roots)), set(known)
     while stack:
         term = stack.pop()
         if term in seen or term.op == "const" or term is packs.index:

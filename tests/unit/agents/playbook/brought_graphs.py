@@ -97,7 +97,7 @@ class _Recurrent(nn.Module):
 
 def _deep_network() -> nn.Module:
     """Layers enough for more groups than a plan has launches, with whole blocks and single threads a result."""
-    blocks = [nn.Sequential(nn.Linear(70, 70), nn.LayerNorm(70), nn.GELU()) for _ in range(13)]
+    blocks = [nn.Sequential(nn.Linear(70, 70), nn.LayerNorm(70), nn.GELU()) for _ in range(17)]
     return nn.Sequential(*blocks).eval()
 
 

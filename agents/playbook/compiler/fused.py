@@ -1,0 +1,273 @@
+"""Reductions of the same rows among a program's groups, with what follows over the same rows, as one group.
+
+A later reduction may use results of earlier ones, and maps may use all of them: a softmax is two reductions and a map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from agents.playbook.compiler.groups import Group, Program, Target, placed
+from agents.playbook.compiler.products import product_of
+from agents.playbook.compiler.tensors import Index, Map, Reduce, Shape, Tensor, dense
+from agents.playbook.compiler.terms import Term, affine, linear, load, rewritten, substituted, unravel, variable
+from agents.playbook.ordering import walk
+
+COLUMN = "j"
+"""Name of the index along a row."""
+SHORTEST = 8
+"""Terms of a row from which on threads share it."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One reduction of each row."""
+
+    reduction: Reduce
+    argument: Term
+    """Term that is reduced, over the group's index and the column."""
+    result: Term
+    """Stands for the result in what uses it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedRows(Group):
+    """Launch that reduces each row several times; its targets are one for each row, then those of elements."""
+
+    column: Term
+    length: int
+    """Terms of a row."""
+    levels: tuple[tuple[Step, ...], ...]
+    """Reductions, those of a level independent of each other."""
+    results: tuple[Target, ...]
+    """Targets with an element for each row."""
+    maps: tuple[Target, ...]
+    """Targets with an element for each term."""
+
+    @property
+    def roots(self) -> list[Term]:
+        """Return all terms that the launch computes."""
+        arguments = [step.argument for level in self.levels for step in level]
+        return [*arguments, *(target.value for target in self.targets)]
+
+    def loads(self) -> list[Tensor]:
+        """Return the tensors that the launch reads, each once."""
+        return list(dict.fromkeys(term.data for term in walk(self.roots) if term.op == "load"))
+
+
+def with_fused_rows(program: Program, is_worth: Callable[[FusedRows], bool]) -> Program:
+    """Return the program with reductions of the same rows fused, where that is worth while."""
+    groups, count = list(program.groups), 0
+    while len(groups) != count:  # what a fused group writes for later ones may let these be fused
+        count, place = len(groups), 0
+        while place < len(groups):
+            made = _fused(groups, place, program, is_worth)
+            groups, place = (groups, place + 1) if made is None else made
+    return placed(groups, program.names) if len(groups) < len(program.groups) else program
+
+
+def _fused(
+    groups: list[Group], place: int, program: Program, is_worth: Callable[[FusedRows], bool]
+) -> tuple[list[Group], int] | None:
+    """Return groups with those of the rows of one reduction fused, and the place of the new one."""
+    if not _is_reduction(groups[place]):
+        return None
+    for before, maps in ((True, True), (False, True), (False, False)):
+        rows = _Rows(groups, place)
+        rows.gather(before=before, maps=maps)
+        if len(rows.members) > 1:
+            made = rows.made(set(program.names))
+            if is_worth(made[rows.place_of_fused]):  # type: ignore[arg-type]
+                return made, rows.place_of_fused
+    return None
+
+
+def _is_reduction(group: Group) -> bool:
+    source = group.source
+    if type(group) is not Group or not isinstance(source, Reduce) or source.kind not in ("sum", "prod", "max", "min"):
+        return False
+    return prod(source.extents) >= SHORTEST and product_of(group) is None and _is_plain(group)
+
+
+def _is_plain(group: Group) -> bool:
+    return all(not target.place and target.inside is None for target in group.targets)
+
+
+class _Rows:
+    """Groups over the rows of a first reduction."""
+
+    def __init__(self, groups: Sequence[Group], first: int) -> None:
+        group = groups[first]
+        assert isinstance(group.source, Reduce)
+        self.groups, self.first, self.shape = groups, first, group.shape
+        self.index = tuple(variable(f"i{axis}", size) for axis, size in enumerate(group.shape))
+        self.row = linear(self.index, dense(group.shape))
+        self.rows, self.length = prod(group.shape), prod(group.source.extents)
+        self.column = variable(COLUMN, self.length)
+        self.members: list[int] = []
+        self.values: dict[Tensor, Term] = {}
+        self.places: dict[Tensor, Index] = {}
+        self.steps: list[tuple[int, Step]] = []
+        self.made_by = {target.tensor: at for at, each in enumerate(groups) for target in each.targets}
+
+    def gather(self, *, before: bool, maps: bool) -> None:
+        """Add all groups that may be part, those that the first one loads among them, and maps."""
+        sooner = sorted({self.made_by[item] for item in self.groups[self.first].loads() if item in self.made_by})
+        for at in sooner if before else []:
+            if self.groups[at].source is None:
+                self._add(at)
+        for at in range(self.first, len(self.groups)):
+            if self.groups[at].source is not None or maps:
+                self._add(at)
+
+    @property
+    def place_of_fused(self) -> int:
+        """Return the place of the fused group among the new ones: behind all that needs none of it."""
+        end = max(self.members)
+        later = self._later(self.members)
+        return sum(at not in self.members and at not in later for at in range(end + 1))
+
+    def made(self, names: set[Tensor]) -> list[Group]:
+        """Return the groups in a new order, those of these rows as one."""
+        end, later = max(self.members), self._later(self.members)
+        rest = [at for at in range(len(self.groups)) if at not in self.members]
+        sooner = [self.groups[at] for at in rest if at <= end and at not in later]
+        after = [self.groups[at] for at in rest if at > end or at in later]
+        outlined = [self._outlined(group) for group in after]
+        after = [group for group, _ in outlined]
+        read = {tensor for group in [*sooner, *after] for tensor in group.loads()}
+        stored = [item for item in self.values if item in names or item in read]
+        targets = [self._target(item, names) for item in stored]
+        targets += [target for _, target in outlined if target is not None]
+        results = tuple(target for target in targets if target.tensor.size == self.rows)
+        maps = tuple(target for target in targets if target.tensor.size != self.rows)
+        deepest = max((level for level, _ in self.steps), default=-1)
+        levels = [tuple(step for at, step in self.steps if at == level) for level in range(deepest + 1)]
+        fused = FusedRows(
+            self.shape,
+            self.index,
+            (*results, *maps),
+            column=self.column,
+            length=self.length,
+            levels=tuple(levels),
+            results=results,
+            maps=maps,
+        )
+        return [*sooner, fused, *after]
+
+    def _target(self, tensor: Tensor, names: set[Tensor]) -> Target:
+        group = self.groups[self.made_by[tensor]]
+        name = next(target.name for target in group.targets if target.tensor is tensor) if tensor in names else ""
+        return Target(tensor, name, self.values[tensor], self.places[tensor])
+
+    def _add(self, at: int) -> None:
+        group = self.groups[at]
+        if at in self.members or type(group) is not Group or not _is_plain(group):
+            return
+        places = self._places(group)
+        if places is None or not self._is_in_order(at):
+            return
+        index, inner = places
+        found = zip((*group.index, *group.inner), (*index, *inner), strict=True)
+        table = {old: new for old, new in found if old.op == "index"}
+        roots = [target.value for target in group.targets] + ([] if group.argument is None else [group.argument])
+        moved = substituted(roots, table)
+        terms = self._replaced(moved)
+        if terms is None or (group.source is None and at > self.first and terms == moved):
+            return
+        self.members.append(at)
+        if isinstance(group.source, Reduce):
+            assert group.accumulated is not None
+            step = Step(group.source, terms.pop(), group.accumulated)
+            used = set(walk([step.argument]))
+            level = 1 + max((level for level, known in self.steps if known.result in used), default=-1)
+            self.steps.append((level, step))
+        for target, value in zip(group.targets, terms, strict=True):
+            self.values[target.tensor] = value
+            self.places[target.tensor] = index
+
+    def _places(self, group: Group) -> tuple[Index, Index] | None:
+        """Return a group's index and inner index over these rows; None where it has other rows."""
+        if isinstance(group.source, Reduce):
+            size = (prod(group.shape), prod(group.source.extents))
+            if not _is_reduction(group) or size != (self.rows, self.length):
+                return None
+            return unravel(self.row, group.shape), unravel(self.column, group.source.extents)
+        if group.source is not None or (not self.members and prod(group.shape) == self.rows):
+            return None
+        if prod(group.shape) == self.rows:
+            return unravel(self.row, group.shape), ()
+        index = self._of_element(group.shape) if prod(group.shape) == self.rows * self.length else None
+        return None if index is None else (index, ())
+
+    def _of_element(self, shape: Shape) -> Index | None:
+        """Return the index of an element of a row in a tensor whose rows follow each other; None where they do not."""
+        axis, inner = len(shape), 1
+        while inner < self.length:
+            axis -= 1
+            inner *= shape[axis]
+        if inner == self.length:
+            return (*unravel(self.row, shape[:axis]), *unravel(self.column, shape[axis:]))
+        parts = inner // self.length
+        if inner % self.length or shape[axis] % parts:
+            return None
+        each = shape[axis] // parts
+        *outer, part = unravel(self.row, (*shape[:axis], parts))
+        own, *rest = unravel(self.column, (each, *shape[axis + 1 :]))
+        return (*outer, linear((part, own), (each, 1)), *rest)
+
+    def _replaced(self, roots: list[Term]) -> list[Term] | None:
+        """Return terms with the values of these rows in place of loads; None where they lie elsewhere."""
+        reads = [term for term in walk(roots) if term.op == "load" and term.data in self.values]
+        if not all(self._is_own(term) for term in reads):
+            return None
+
+        def change(term: Term, args: tuple[Term, ...]) -> Term | None:
+            own = term.op == "load" and args == term.args and term.data in self.values
+            return self.values[term.data] if own else None
+
+        return rewritten(roots, change)
+
+    def _is_own(self, term: Term) -> bool:
+        """Return whether a load is of the element of a row that its value is for."""
+        tensor: Tensor = term.data
+        if len(term.args) != len(tensor.shape):
+            return False
+        own, read = (affine(tensor.offset(index)) for index in (self.places[tensor], term.args))
+        return own.constant == read.constant and own.factors == read.factors
+
+    def _is_in_order(self, at: int) -> bool:
+        """Return whether a group more leaves no other one that needs some of these and is needed by some."""
+        later = self._later([*self.members, at])
+        needed = {self.made_by[item] for each in (*self.members, at) for item in self._loads(each)}
+        return not needed & later
+
+    def _loads(self, at: int) -> Iterable[Tensor]:
+        return (item for item in self.groups[at].loads() if item in self.made_by)
+
+    def _later(self, members: Iterable[int]) -> set[int]:
+        """Return the places of groups that need some of these, directly or not."""
+        inside, later = set(members), set[int]()
+        for at in range(len(self.groups)):
+            if at not in inside and any(self.made_by[item] in inside | later for item in self._loads(at)):
+                later.add(at)
+        return later
+
+    def _outlined(self, group: Group) -> tuple[Group, Target | None]:
+        """Return a reduction over all rows that reads one value of each, and the target that this value is."""
+        source, argument = group.source, group.argument
+        if type(group) is not Group or not isinstance(source, Reduce) or argument is None or prod(group.shape) != 1:
+            return group, None
+        if prod(source.extents) != self.rows or source.value != "float32" or source.kind.startswith("arg"):
+            return group, None
+        found = zip(group.inner, unravel(self.row, source.extents), strict=True)
+        (moved,) = substituted([argument], {old: new for old, new in found if old.op == "index"})
+        terms = self._replaced([moved])
+        if terms is None or terms[0] is moved:
+            return group, None
+        tensor = Map(self.shape, "float32", lambda _: terms[0], stored=True)
+        flat = linear(group.inner, dense(source.extents))
+        own = load(tensor, "float32", unravel(flat, self.shape))
+        return replace(group, argument=own), Target(tensor, "", terms[0], self.index)
