@@ -61,27 +61,31 @@ def with_fused_rows(program: Program, is_worth: Callable[[FusedRows], bool]) -> 
     """Return the program with reductions of the same rows fused, where that is worth while."""
     groups, count = list(program.groups), 0
     while len(groups) != count:  # what a fused group writes for later ones may let these be fused
-        count, place = len(groups), 0
-        while place < len(groups):
-            made = _fused(groups, place, program, is_worth)
-            groups, place = (groups, place + 1) if made is None else made
+        count = len(groups)
+        for group in sorted(filter(_is_reduction, groups), key=_terms, reverse=True):
+            place = next((at for at, each in enumerate(groups) if each is group), None)
+            if place is not None:
+                groups = _fused(groups, place, program, is_worth) or groups
     return placed(groups, program.names) if len(groups) < len(program.groups) else program
 
 
 def _fused(
     groups: list[Group], place: int, program: Program, is_worth: Callable[[FusedRows], bool]
-) -> tuple[list[Group], int] | None:
-    """Return groups with those of the rows of one reduction fused, and the place of the new one."""
-    if not _is_reduction(groups[place]):
-        return None
+) -> list[Group] | None:
+    """Return groups with those of the rows of one reduction fused; None where that is not worth while."""
     for before, maps in ((True, True), (False, True), (False, False)):
         rows = _Rows(groups, place)
         rows.gather(before=before, maps=maps)
         if len(rows.members) > 1:
-            made = rows.made(set(program.names))
-            if is_worth(made[rows.place_of_fused]):  # type: ignore[arg-type]
-                return made, rows.place_of_fused
+            sooner, fused, after = rows.made(set(program.names))
+            if is_worth(fused):
+                return [*sooner, fused, *after]
     return None
+
+
+def _terms(group: Group) -> int:
+    assert isinstance(group.source, Reduce)
+    return prod(group.shape) * prod(group.source.extents)
 
 
 def _is_reduction(group: Group) -> bool:
@@ -122,15 +126,8 @@ class _Rows:
             if self.groups[at].source is not None or maps:
                 self._add(at)
 
-    @property
-    def place_of_fused(self) -> int:
-        """Return the place of the fused group among the new ones: behind all that needs none of it."""
-        end = max(self.members)
-        later = self._later(self.members)
-        return sum(at not in self.members and at not in later for at in range(end + 1))
-
-    def made(self, names: set[Tensor]) -> list[Group]:
-        """Return the groups in a new order, those of these rows as one."""
+    def made(self, names: set[Tensor]) -> tuple[list[Group], FusedRows, list[Group]]:
+        """Return the groups that come sooner, those of these rows as one, and the others."""
         end, later = max(self.members), self._later(self.members)
         rest = [at for at in range(len(self.groups)) if at not in self.members]
         sooner = [self.groups[at] for at in rest if at <= end and at not in later]
@@ -155,7 +152,7 @@ class _Rows:
             results=results,
             maps=maps,
         )
-        return [*sooner, fused, *after]
+        return sooner, fused, after
 
     def _target(self, tensor: Tensor, names: set[Tensor]) -> Target:
         group = self.groups[self.made_by[tensor]]
