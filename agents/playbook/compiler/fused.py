@@ -17,7 +17,7 @@ from agents.playbook.ordering import walk
 
 COLUMN = "j"
 """Name of the index along a row."""
-SHORTEST = 8
+SHORTEST = 2
 """Terms of a row from which on threads share it."""
 
 

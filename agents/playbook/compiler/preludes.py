@@ -87,10 +87,22 @@ _LOGSUM = (
 Calls stand behind brackets: :func:`trimmed` takes a name behind a space for a definition.
 """
 
-_RESCALE = (
-    "FN float fn_rescale(float x) { return (fn_abs(x)) < 1e-30f ? 0x1p100f : (fn_abs(x)) > 1e30f ? 0x1p-100f : 1; }"
-)
-"""Factor that makes a number one whose inverse is normal too; written as ``_LOGSUM``."""
+_RATIO = r"""
+FN float fn_rescale(float x) { return (fn_abs(x)) < 0x1p-64f ? 0x1p64f : (fn_abs(x)) > 0x1p125f ? 0x1p-64f : 1; }
+FN float fn_mended(float q, float rest, float r) { return (fn_abs(rest)) < FN_INFF ? fmaf(rest, r, q) : q; }
+FN float fn_ratio(float x, float y, float r) { return (fn_mended(x * r, fmaf(-(x * r), y, x), r)); }
+"""
+"""Factor that makes a number one whose inverse is normal; a quotient rounded right, from the divisor's inverse.
+
+Written as ``_LOGSUM``.
+"""
+
+_KEYS = r"""
+FN unsigned fn_flipped(unsigned bits) { return bits >> 31 ? ~bits : bits | 1u << 31; }
+FN unsigned fn_key(float x) { return x != x ? ~0u : (fn_flipped(to_bits(x + 0.0f))); }
+FN unsigned fn_key(int x) { return (unsigned)x ^ 1u << 31; }
+"""
+"""Whole numbers in the order of values, NaN last, both zeros the same; written as ``_LOGSUM``."""
 
 _WHOLE = r"""
 FN long long fn_bits(double x) { long long bits; __builtin_memcpy(&bits, &x, 8); return bits; }
@@ -219,7 +231,7 @@ def prelude(index_type: str, *, cuda: bool) -> str:
             f"FN {kind} fn_rsqrt({kind} x) {{ return 1 / {builtin}sqrt{suffix}(x); }}",
         ]
     functions += [_LOGSUM, _WHOLE_POW, _WHOLE.strip(), _WORDS.strip(), (_CUDA_BRING if cuda else _CPU_BRING).strip()]
-    functions += [_RESCALE, _CUDA_PACK.strip()] if cuda else []
+    functions += [_RATIO.strip(), _KEYS.strip(), _CUDA_PACK.strip()] if cuda else []
     head, half = (_CUDA_HEAD, _CUDA_HALF) if cuda else (_CPU_HEAD, _CPU_HALF)
     body = "\n".join(functions)
     return f"typedef {index_type} idx;\n{head.strip()}\n{_COMMON.strip()}\n{half.strip()}\n{body}"

@@ -9,6 +9,7 @@ from agents.playbook.compiler.cpu import tiling
 from agents.playbook.compiler.cpu.tiling import Rectangle, Vectors
 from agents.playbook.compiler.cuda.attention import block_of
 from agents.playbook.compiler.cuda.operands import THREADS
+from agents.playbook.compiler.cuda.orders import is_few
 from agents.playbook.compiler.cuda.scalar import Scalar
 from agents.playbook.compiler.cuda.tiles import Tiles, arithmetic_of
 from agents.playbook.compiler.cuda.wgmma import Warpgroups
@@ -65,7 +66,8 @@ def _group(group: Group, rates: Rates, tiles: Tiling) -> tuple[float, float]:
     results = prod(group.shape)
     terms = prod(group.source.extents) if isinstance(group.source, Reduce) else 1
     if isinstance(group.source, Order):
-        terms = group.source.length
+        found_by_keys = rates.device.target is Target.CUDA and is_few(group, group.source)
+        terms = 1 if found_by_keys else group.source.length
     memory = moved / (rates.bandwidth * STREAMING)
     if rates.device.target is Target.CPU:
         return memory, _on_cpu(group, results, terms, tiles if isinstance(tiles, Vectors) else Vectors()) / rates.scalar

@@ -138,20 +138,23 @@ def with_inverses(roots: list[Term], column: Term) -> list[Term]:
     """Return terms that multiply with the inverse of what is the same for a row, in place of dividing by it.
 
     Both sides are scaled first where the inverse would be no normal number. Quotients that a step function is applied
-    to stay as they are.
+    to are rounded right.
     """
     steps = [term for term in walk(roots) if term.op in _STEPS or (term.op == "cast" and term.dtype not in FLOATS)]
     exact = set(walk(steps))
 
     def change(term: Term, args: tuple[Term, ...]) -> Term | None:
-        if term.op != "div" or term.dtype != "float32" or term in exact:
+        if term.op != "div" or term.dtype != "float32":
             return None
         above, below = args
         if below.op == "const" or depends(below, column) or not depends(above, column):
             return None
         factor = make("fn_rescale", "float32", below)
-        inverse = make("div", "float32", const(1, "float32"), make("mul", "float32", below, factor))
-        return make("mul", "float32", make("mul", "float32", above, factor), inverse)
+        above, below = (make("mul", "float32", side, factor) for side in args)
+        inverse = make("div", "float32", const(1, "float32"), below)
+        if term in exact:
+            return make("fn_ratio", "float32", above, below, inverse)
+        return make("mul", "float32", above, inverse)
 
     return rewritten(roots, change)
 

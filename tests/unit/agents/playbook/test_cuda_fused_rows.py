@@ -38,6 +38,13 @@ def quantised(a: torch.Tensor) -> torch.Tensor:
     return torch.clamp(torch.round(a / scale), -128, 127).to(torch.int8)
 
 
+def zeroed(*shape: int) -> torch.Tensor:
+    values = special(*shape)
+    values[3] = 0
+    values[4] *= 1e-38
+    return values
+
+
 def standard(a: torch.Tensor) -> torch.Tensor:
     return (a - a.mean(-1, keepdim=True)) / (a.std(-1, keepdim=True) + 1)
 
@@ -77,6 +84,8 @@ FUSED = {
     "not_a_number": (of(lambda a: torch.softmax(a * 2 + 1, -1) + 1, special(4, 200)), 1, 4, 32),
     "doubles": (of(lambda a: torch.softmax(a * a, -1), random(5, 70, dtype=F64)), 1, 2, 32),
     "quantised": (of(quantised, random(5, 1040)), 1, 4, 256),
+    "divided_by_zero": (of(lambda a: a / a.abs().amax(-1, keepdim=True), zeroed(6, 80)), 1, 4, 16),
+    "steps": (of(lambda a: torch.floor(a / a.abs().amax(-1, keepdim=True) * 9), zeroed(6, 80)), 1, 4, 16),
     "standardised": (of(standard, random(5, 200)), 1, 4, 32),
     "results_are_outputs": (of(with_parts, random(6, 200)), 1, 4, 32),
     "results_in_half": (of(with_parts, random(6, 200, dtype=BF16)), 1, 8, 16),

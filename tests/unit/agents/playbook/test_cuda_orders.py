@@ -24,7 +24,19 @@ def rows() -> dict[str, torch.Tensor]:
     missing[0, 41] = missing[2, 600] = float("nan")
     missing[1, 7] = float("-inf")
     whole = torch.randint(-9, 9, (2, 2, 300), generator=generator)
-    return {"plain": plain, "not_a_number": missing, "equal": whole, "bfloat16": plain.to(torch.bfloat16)}
+    zeros = torch.tensor([0.0, -0.0]).repeat(40).expand(3, 80).contiguous()
+    return {
+        "plain": plain,
+        "not_a_number": missing,
+        "equal": whole,
+        "equal_small": whole.to(torch.int16),
+        "bfloat16": plain.to(torch.bfloat16),
+        "doubles": plain.double(),
+        "two_zeros": zeros,
+        "odd": missing[:, :333].contiguous(),
+        "few_lanes": plain[:, :600].reshape(25, 72).contiguous(),
+        "long": torch.randn(2, 2600, generator=generator).round(),
+    }
 
 
 @pytest.mark.parametrize("largest", [True, False])
@@ -39,7 +51,16 @@ def test_the_first_few_of_a_row_are_found(name: str, largest: bool, builds: Path
     values, places = run_cuda(kernel, facts, {"x": x}, builds)
     torch.testing.assert_close(values, torch.topk(x, 9, largest=largest).values, equal_nan=True, rtol=0, atol=0)
     torch.testing.assert_close(x.gather(-1, places), values, equal_nan=True, rtol=0, atol=0)
+    assert ("fn_key" in source) is (x.element_size() < 8)
+    if name in ("two_zeros", "long"):
+        assert all(a != b or at < then for a, b, at, then in _neighbours(values, places)), "equal ones by position"
     assert all(len(set(row)) == 9 for row in places.reshape(-1, 9).tolist()), "no element is found twice"
+
+
+def _neighbours(values: torch.Tensor, places: torch.Tensor) -> list[tuple[float, float, int, int]]:
+    firsts, seconds = (item.flatten().tolist() for item in (values[:, :-1], values[:, 1:]))
+    before, behind = (item.flatten().tolist() for item in (places[:, :-1], places[:, 1:]))
+    return list(zip(firsts, seconds, before, behind, strict=True))
 
 
 @pytest.mark.parametrize("shape", [(3, 40), (2, 2000)])
