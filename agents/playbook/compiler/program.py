@@ -10,9 +10,9 @@ from agents.playbook.compiler.cpu import tiling
 from agents.playbook.compiler.cpu.source import source_of
 from agents.playbook.compiler.cpu.tiling import Vectors
 from agents.playbook.compiler.cpu.windows import with_windows
-from agents.playbook.compiler.cuda.fused_rows import is_worth
 from agents.playbook.compiler.cuda.launches import render
 from agents.playbook.compiler.cuda.relaid import with_relaid_factors
+from agents.playbook.compiler.cuda.row_layouts import is_worth
 from agents.playbook.compiler.cuda.tiles import LARGEST_TILE, Tiles
 from agents.playbook.compiler.fused import with_fused_rows
 from agents.playbook.compiler.groups import Program, cut
