@@ -11,12 +11,14 @@ from agents.playbook.compiler.cpu.source import source_of
 from agents.playbook.compiler.cpu.tiling import Vectors
 from agents.playbook.compiler.cpu.windows import with_windows
 from agents.playbook.compiler.cuda.launches import render
+from agents.playbook.compiler.cuda.moments import is_side_by_side
 from agents.playbook.compiler.cuda.relaid import with_relaid_factors
 from agents.playbook.compiler.cuda.row_layouts import is_worth
 from agents.playbook.compiler.cuda.tiles import LARGEST_TILE, Tiles
 from agents.playbook.compiler.fused import with_fused_rows
 from agents.playbook.compiler.groups import Program, cut
 from agents.playbook.compiler.lowering import UNFORESEEN, Unsupported, lowered
+from agents.playbook.compiler.moments import with_moments
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.phases import with_phases
 from agents.playbook.compiler.products import product_of
@@ -95,7 +97,7 @@ def launched_program(facts: ProblemFacts, target: Target, tiles: Tiling) -> Prog
     program = tiled_program(facts, tiles)
     if target is Target.CPU:
         return program
-    return with_fused_rows(program, is_worth)
+    return with_moments(with_fused_rows(program, is_worth), is_side_by_side)
 
 
 def _rendered_or_refused(facts: ProblemFacts, target: Target, tiles: Tiling) -> Rendered | Unsupported:

@@ -11,6 +11,7 @@ from agents.playbook.compiler.cuda import merged
 from agents.playbook.compiler.cuda.attention import block_of
 from agents.playbook.compiler.cuda.fused_rows import RowBlocks
 from agents.playbook.compiler.cuda.maps import in_packs, memory_order
+from agents.playbook.compiler.cuda.moments import moments, partial_bytes
 from agents.playbook.compiler.cuda.orders import first_places, is_few
 from agents.playbook.compiler.cuda.rows import (
     SHORT,
@@ -31,6 +32,7 @@ from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.fused import FusedRows
 from agents.playbook.compiler.groups import Group, Program
 from agents.playbook.compiler.loops import argument_of, indices, loops, order_body, position
+from agents.playbook.compiler.moments import Moments
 from agents.playbook.compiler.parameters import Pointers, brought, first_values, stores
 from agents.playbook.compiler.preludes import prelude, trimmed
 from agents.playbook.compiler.products import product_of
@@ -127,6 +129,10 @@ def render(
             work.add_tiled(name, group, block_of(group, tiles.precision).tiled(pointers))
         elif isinstance(group, FusedRows):
             work.add(name, group, *RowBlocks(group, pointers).lines())
+        elif isinstance(group, Moments):
+            for ending, lines, blocks in moments(group, pointers, program.workspace_bytes, BLOCK):
+                work.add(f"{name}{ending}", group, lines, blocks, extra=True)
+            work.workspace_bytes = max(work.workspace_bytes, program.workspace_bytes + partial_bytes(group))
         elif group.source is None:
             _map(work, name, group)
         elif isinstance(group.source, Reduce):

@@ -82,7 +82,7 @@ class Rows:
     def packs(self) -> Packs:
         """Packs of neighbouring terms; of one where some load would not be wide."""
         index = variable(EACH, self.terms)
-        argument = self._argument(index)
+        argument = self.argument(index)
         width = width_of(index, self.terms, [argument], []) if self.terms > 1 else 1
         packs = Packs(index, width)
         apart = [
@@ -128,15 +128,16 @@ class Rows:
     def _operations(self) -> int:
         return max(1, operations(self.group) // (prod(self.group.shape) * self.terms))
 
-    def _argument(self, index: Term) -> Term:
+    def argument(self, index: Term) -> Term:
+        """Return the term at an index over all terms of a result."""
         assert self.group.argument is not None
         found = zip(self.group.inner, unravel(index, self.reduction.extents), strict=True)
         return substituted([self.group.argument], {old: new for old, new in found if old.op == "index"})[0]
 
     def _in_packs(self, threads: Threads, part: Part) -> list[str]:
         packs, width = self.packs, self.packs.width
-        (value,) = packs.unguarded([self._argument(packs.index)])
-        flight = self._flight(value, -(-part.length // (width * threads.count)))
+        (value,) = packs.unguarded([self.argument(packs.index)])
+        flight = self.flight(value, -(-part.length // (width * threads.count)))
         inputs = fetched(packs, [value], flight, self.pointers.of)
         emitter = Emitter({**inputs.names, packs.index: EACH}, self.pointers.of)
         (text,) = emitter.emit(value)
@@ -158,7 +159,7 @@ class Rows:
             return ["{", *statements([f"const idx b = {low};", *body], 1), "}"]
         return [f"for (idx b = {low}; b < {part.high}; b += {size}) {{", *statements(body, 1), "}"]
 
-    def _flight(self, value: Term, most: int) -> int:
+    def flight(self, value: Term, most: int) -> int:
         """Return the packs that a thread has in flight."""
         width, index = self.packs.width, self.packs.index
         each = width * sum(item_bytes(load.data) for load in loads_in([value]) if depends(load, index))
