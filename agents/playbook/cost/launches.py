@@ -13,6 +13,7 @@ from agents.playbook.compiler.cuda.orders import is_few
 from agents.playbook.compiler.cuda.scalar import Scalar
 from agents.playbook.compiler.cuda.tiles import Tiles, arithmetic_of
 from agents.playbook.compiler.cuda.wgmma import Warpgroups
+from agents.playbook.compiler.cuda.windows import window_of
 from agents.playbook.compiler.fused import FusedRows
 from agents.playbook.compiler.groups import ITEM_BYTES, Group
 from agents.playbook.compiler.products import Product, product_of
@@ -37,8 +38,8 @@ BEGUN = 14
 """Terms that take as long as a block's beginning and end."""
 ATTENTION = 0.35
 """Share of the scalar peak that attention reaches."""
-ROWS = 0.35
-"""Share that several reductions of rows reach in one launch."""
+ROWS, WINDOWS = 0.35, 0.35
+"""Shares that several reductions of rows reach in one launch, and reductions over windows."""
 TENSOR, WARPGROUPS = 0.2, 0.5
 """Shares of its matrix units' peak that products reach: by warps, and by warpgroups."""
 VECTORS = 0.1
@@ -76,6 +77,8 @@ def _group(group: Group, rates: Rates, tiles: Tiling) -> tuple[float, float]:
     if isinstance(group, FusedRows):
         return memory, results * group.length * _operations(group.roots, FUNCTION) / (rates.scalar * ROWS)
     each, inner = _of_element(group, FUNCTION)
+    if window_of(group) is not None:
+        return memory, (results * each / DIRECT + 2 * results * terms / WINDOWS) / rates.scalar
     product = product_of(group) if isinstance(tiles, Tiles) else None
     if product is None or not isinstance(tiles, Tiles):
         return memory, (results * each + results * terms * inner) / (rates.scalar * DIRECT)

@@ -25,9 +25,12 @@ from agents.playbook.compiler.cuda.rows import (
     union,
 )
 from agents.playbook.compiler.cuda.scans import Row
+from agents.playbook.compiler.cuda.sliding import Sliding
+from agents.playbook.compiler.cuda.strips import strip_of
 from agents.playbook.compiler.cuda.tiles import Tiled, Tiles, tiled
 from agents.playbook.compiler.cuda.transposes import in_tiles, transpose_of
 from agents.playbook.compiler.cuda.wide_transposes import in_wide_tiles, is_wide
+from agents.playbook.compiler.cuda.windows import window_of
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.fused import FusedRows
 from agents.playbook.compiler.groups import Group, Program
@@ -194,6 +197,10 @@ def _reduction(work: Cuda, name: str, group: Group, reduction: Reduce) -> None:
     product = product_of(group) if work.tiles is not None else None
     if product is not None and work.tiles is not None:
         work.add_tiled(name, group, tiled(group, reduction, product, work.tiles, work.pointers))
+        return
+    window = window_of(group)
+    if window is not None:
+        work.add_tiled(name, group, Sliding(strip_of(window), work.pointers, BLOCK).tiled())
         return
     accumulator = Accumulator(reduction.kind, reduction.value)
     rows = Rows(group, reduction, work.pointers)

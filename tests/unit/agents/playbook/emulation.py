@@ -56,6 +56,7 @@ static int __syncthreads_or(int value) {
     __syncthreads();
     return some;
 }
+#define __syncwarp() pthread_barrier_wait(&warps[threadIdx.x / 32])
 static unsigned char shuffled[1024][8];
 template <class T> T of_thread(unsigned thread, T value) {
     const unsigned own = threadIdx.x, warp = own / 32;
@@ -111,7 +112,7 @@ _REPLACED = {
     'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v))': "bits = to_half(v)",
 }
 
-_MEETING = r"__syncthreads|\breduce_|\b(combine|across|earlier)\("
+_MEETING = r"__syncthreads|__syncwarp|\breduce_|\b(combine|across|earlier)\("
 """Signs that the threads of a block wait for each other."""
 
 
