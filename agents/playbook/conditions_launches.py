@@ -5,7 +5,7 @@ from __future__ import annotations
 from agents.playbook.compiler.attention import WIDEST, Attention
 from agents.playbook.compiler.cpu.polynomials import NAMES
 from agents.playbook.compiler.cpu.tiling import Vectors
-from agents.playbook.compiler.cuda import mma, wgmma
+from agents.playbook.compiler.cuda import merged, mma, wgmma
 from agents.playbook.compiler.cuda.attention import block_of
 from agents.playbook.compiler.cuda.attention_block import Block
 from agents.playbook.compiler.cuda.tiles import LARGEST_TILE, Arithmetic, Tiles, arithmetic_of
@@ -17,6 +17,7 @@ from agents.playbook.conditions import Case, Check
 from agents.playbook.operators import Launches
 from agents.playbook.ordering import walk
 from agents.playbook.templates.launches import tiling_of
+from cupilot.domain.kernel import MAX_LAUNCHES
 from cupilot.domain.problem import NumericsPolicy
 
 FEWEST_STAGES = 3
@@ -37,6 +38,7 @@ def _tiling(case: Case) -> str | None:
         return refusal
     tiles, limit = _tiles(case), case.device.shared_bytes_per_block
     needed = max((each.shared_bytes for each in _arithmetic(case, tiles)), default=0) if tiles else 0
+    needed += merged.SHARED_BYTES if len(_groups(case)) > MAX_LAUNCHES else 0
     return f"the tiles, {k} deep, need {needed} bytes of shared memory, a block has {limit}" if needed > limit else None
 
 
@@ -98,8 +100,8 @@ def _attention(case: Case, precision: str) -> list[Block]:
 def _async_copy(case: Case) -> str | None:
     tiles = _tiles(case)
     attention = [] if tiles is None else _attention(case, tiles.precision)
-    if tiles is None:
-        return "it is written for tiles in shared memory"
+    if tiles is None or not (tiles.precision or attention):
+        return "it is written for tensor cores"
     if tiles.stages < FEWEST_STAGES:
         return f"fewer than {FEWEST_STAGES} stages do not run ahead"
     made = _arithmetic(case, tiles)

@@ -185,8 +185,8 @@ _LAUNCHES_CUDA = (
     "async_copy(stages=4): smaller tiles, more blocks",
     "shared_tiling(tile_m=128, tile_n=64, tile_k=16), async_copy(stages=3), online_softmax: "
     "attention in one launch on the scalar units",
-    "shared_tiling(tile_m=128, tile_n=128, tile_k=8): products in tiles, eight by eight results a thread",
-    "shared_tiling(tile_m=128, tile_n=128, tile_k=16): deeper tiles, fewer barriers",
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=16): products in tiles, eight by eight results a thread",
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=8): shallower tiles, little of which is empty",
     "shared_tiling(tile_m=128, tile_n=64, tile_k=16): eight by four results a thread",
     "shared_tiling(tile_m=64, tile_n=64, tile_k=16): smaller tiles, more blocks",
 )

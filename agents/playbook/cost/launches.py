@@ -104,7 +104,9 @@ def _on_scalar_units(arithmetic: Scalar, terms: int) -> float:
     rows, columns = arithmetic.counts
     gathered = (arithmetic.first.width + arithmetic.second.width) / THREADS
     each = rows * columns
-    return TILED * each / (each + READ * (rows + columns) + GATHERED * gathered) * terms / (terms + BEGUN)
+    depth = arithmetic.first.layout.depth
+    share = each / (each + READ * (rows + columns) + GATHERED * gathered)
+    return TILED * share * terms / (ceil(terms / depth) * depth + BEGUN)
 
 
 def _of_element(group: Group, function: float) -> tuple[float, float]:

@@ -24,19 +24,14 @@ MOST_TAPS = 28
 """Bits for taps in a word; two more tell lines and depths that do not exist."""
 MOST_ENTRIES = 4096
 """Depth up to which a table takes little shared memory."""
+FARTHEST = 2**31
+"""Elements that an offset in the table spans."""
 _QUAD = 4
 AS_IT_IS = """
 template <class T> __device__ __forceinline__ const T* as_it_is(const T* start) {
     asm("" : "+l"(start));  // else compilers add what moves to offsets first, and the start each time
     __builtin_assume(__isGlobal(start));
     return start;
-}
-"""
-COPY_WORD = """
-__device__ __forceinline__ void copy_word(float* to, const float* from, bool inside) {
-    const unsigned address = (unsigned)__cvta_generic_to_shared(to);
-    const int size = inside ? 4 : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(address), "l"(from), "r"(size) : "memory");
 }
 """
 
@@ -54,7 +49,7 @@ class Parts:
 
 
 def parts_of(load: Term, inner: Sequence[Term]) -> Parts | None:
-    """Return the parts of a load's offset; None where some term follows line and depth at once."""
+    """Return the parts of a load's offset; None where some term follows line and depth at once, or depth is loaded."""
     rank = len(load.data.shape)
     place = affine(load.data.offset(load.args[:rank]))
     line, depth = number(place.constant), number(0)
@@ -78,6 +73,9 @@ def parts_of(load: Term, inner: Sequence[Term]) -> Parts | None:
     if sum(index.high + 1 for index in taps) > MOST_TAPS:
         return None
     found = tuple((index, tuple(conditions)) for index, conditions in taps.items())
+    moving = [depth, *of_depth, *(condition for _, conditions in found for condition in conditions)]
+    if any(term.op == "load" for term in walk(moving)) or not -FARTHEST < depth.low <= depth.high < FARTHEST:
+        return None
     return Parts(line, depth, tuple(of_line), tuple(of_depth), found)
 
 
@@ -136,12 +134,6 @@ class Gathered(Operand):
         return _QUAD if whole and steady and affine(parts.line).constant % _QUAD == 0 else 1
 
     @property
-    def is_copied(self) -> bool:
-        """Return whether elements are copied past the registers: those that lie in memory as in the tile."""
-        load, early = bare(self.factor), self.layout.stages > 2
-        return early and self.across and self.parts is not None and load is not None and load.data.dtype == "float32"
-
-    @property
     def table_words(self) -> int:
         """Return the words of shared memory that the table takes."""
         return 0 if self.parts is None or not self._is_tabled else self._entries * self._entry
@@ -190,18 +182,7 @@ class Gathered(Operand):
 
     def registers(self) -> list[str]:
         """Return the declaration of what a thread holds of the next tile."""
-        if self.parts is None or self.is_copied:
-            return super().registers()
-        return [f"{self._kind} next_{self.letter}[{self._held}];"]
-
-    def started(self, pointers: Pointers) -> list[str]:  # noqa: ARG002
-        """Return the statements that start the copies of the tile from depth ``k0`` on, into ``buffer``."""
-        name = self.letter
-        lines, offset, tests = self._entries_across()
-        to = f"to_{name} + i * {self.pitch} + s * {self._lanes * self.pack}"
-        inside = f"!({' || '.join(f'({test})' for test in tests)})" if tests else "true"
-        copy = f"{'copy_pack' if self.pack > 1 else 'copy_word'}({to}, from_{name}[s] + {offset}, {inside});"
-        return self._active([self._to(), *lines, *self._for_each_depth([copy])])
+        return super().registers() if self.parts is None else [f"{self._kind} next_{self.letter}[{self._held}];"]
 
     def fetched(self, pointers: Pointers) -> list[str]:
         """Return the statements that read the tile from depth ``k0`` on into registers."""
@@ -213,7 +194,9 @@ class Gathered(Operand):
         """Return the statements that store what was read in ``buffer``."""
         if self.parts is None:
             return super().put()
-        name, pitch, row, lines = self.letter, self.pitch, f"row_{self.letter}", [self._to()]
+        name, pitch, row, side = self.letter, self.pitch, f"row_{self.letter}", f"side_{self.letter}"
+        start = f"{row} * {self._rounds * pitch} + {side}" if self.across else f"{side} * {pitch} + {row}"
+        lines = [f"float* const to_{name} = tile_{name} + buffer * {self.size} + {start};"]
         if self.across:
             place = f"to_{name} + i * {pitch} + s * {self._lanes * self.pack}"
             store = f"*reinterpret_cast<{self._kind}*>({place}) = next_{name}[s * {self._rounds} + i];"
@@ -224,12 +207,6 @@ class Gathered(Operand):
         if self.width % self._at_once:
             body = [f"if ({row} + i * {self._at_once} < {self.width}) {{", *statements(body, 1), "}"]
         return [*lines, *self._for_each_line(body)]
-
-    def _to(self) -> str:
-        """Return the declaration of where a thread's first pack lies in the tile."""
-        row, side = f"row_{self.letter}", f"side_{self.letter}"
-        start = f"{row} * {self._rounds * self.pitch} + {side}" if self.across else f"{side} * {self.pitch} + {row}"
-        return f"float* const to_{self.letter} = tile_{self.letter} + buffer * {self.size} + {start};"
 
     @property
     def _depth(self) -> int:
@@ -354,24 +331,21 @@ class Gathered(Operand):
             ]
         return lines
 
-    def _entries_across(self) -> tuple[list[str], str, list[str]]:
-        """Return statements, a pack's offset from its line, and the tests that hold where it does not exist."""
-        name, entry, rounds = self.letter, self._entry, self._rounds
-        if self._is_tabled:
-            lacking = f"outside_{name}[s]" if self._is_checked else "1u << 31"
-            tests = [f"spot_{name}[i * 2 + 1] & {lacking}"] if entry == 2 else []
-            lines = self._entries_read(rounds * entry, f"(k0 + row_{name} * {rounds}) * {entry}")
-            return lines, f"(int)spot_{name}[i * {entry}]", tests
-        place = f"k0 + row_{name} * {rounds} + i"
-        tests = [f"outside_{name}[s] == ~0u"] * self._is_checked
-        tests += [f"{place} >= {self._depth}"] * (self._depth != self._entries)
-        return [], f"(idx)({place}) * {self._depth_step}", tests
-
     def _fetched_across(self) -> list[str]:
-        lines, offset, tests = self._entries_across()
-        held = f"next_{self.letter}[s * {self._rounds} + i]"
-        read = self._one(held, f"from_{self.letter}[s]", offset, tests)
-        return self._active([*lines, *self._for_each_depth([read])])
+        name, entry, rounds = self.letter, self._entry, self._rounds
+        held = f"next_{name}[s * {rounds} + i]"
+        if self._is_tabled:
+            offset = f"(int)spot_{name}[i * {entry}]"
+            tests = [f"spot_{name}[i * 2 + 1] & {f'outside_{name}[s]' if self._is_checked else '1u << 31'}"] * (
+                entry == 2
+            )
+            lines = self._entries_read(rounds * entry, f"(k0 + row_{name} * {rounds}) * {entry}")
+        else:
+            offset = f"(idx)(k0 + row_{name} * {rounds} + i) * {self._depth_step}"
+            tests = [f"outside_{name}[s] == ~0u"] * self._is_checked
+            tests += [f"k0 + row_{name} * {rounds} + i >= {self._depth}"] * (self._depth != self._entries)
+            lines = []
+        return self._active([*lines, *self._for_each_depth([self._one(held, f"from_{name}[s]", offset, tests)])])
 
     def _fetched_along(self) -> list[str]:
         name, entry = self.letter, self._entry

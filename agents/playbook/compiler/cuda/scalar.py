@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agents.playbook.compiler.cuda.gathers import AS_IT_IS, COPY_WORD, Gathered
-from agents.playbook.compiler.cuda.mma import COPIES
+from agents.playbook.compiler.cuda.gathers import AS_IT_IS, Gathered
 from agents.playbook.compiler.cuda.operands import THREADS
 from agents.playbook.compiler.cuda.results import Results
 from agents.playbook.compiler.emission import statements
@@ -36,16 +35,13 @@ class Scalar:
     first: Gathered
     second: Gathered
     depth: int
-
-    @property
-    def ahead(self) -> int:
-        """Return the pairs of tiles that are read before their time."""
-        return self.first.layout.stages - 1
+    ahead: int = 1
+    """Pairs of tiles that are read before their time."""
 
     @staticmethod
     def functions() -> list[str]:
-        """Return the device functions that the statements may call."""
-        return [AS_IT_IS.strip(), COPIES.strip(), COPY_WORD.strip()]
+        """Return the device functions that the statements call."""
+        return [AS_IT_IS.strip()]
 
     @staticmethod
     def before_barrier() -> list[str]:

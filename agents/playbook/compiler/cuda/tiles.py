@@ -157,7 +157,7 @@ def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Ti
 
 def _on_scalar_units(group: Group, reduction: Reduce, product: Product, largest: Tiles) -> scalar.Scalar:
     """Return tiles for scalar units, of widths that fit the product where its operands are found at any width."""
-    layout = Layout(largest.k, "", largest.stages)
+    layout = Layout(largest.k, "", 2)
     first = Gathered("a", product.first, tuple(product.rows), largest.m, layout, group, reduction)
     second = Gathered("b", product.second, tuple(product.columns), largest.n, layout, group, reduction)
     if first.is_free and second.is_free:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from agents.playbook.compiler.cuda import attention_mma, attention_scalar, gathers, mma, wgmma
+from agents.playbook.compiler.cuda import attention_mma, attention_scalar, mma, wgmma
 
 _POOL = r"extern __shared__ __align__\(\d+\) unsigned char pool\[\];"
 _WAITS = r'asm volatile\("(?:wgmma|fence)[^"]*" ::: "memory"\);'
@@ -20,7 +20,6 @@ template <class T> void copy_pack(void* to, const T* from, bool inside) {
 static void commit_copies() {}
 template <int PENDING> void wait_for_copies() {}
 """
-_COPY_WORD = "static void copy_word(float* to, const float* from, bool inside) { *to = inside ? *from : 0; }"
 _EMULATED = r"""
 static const unsigned short* matrix_rows[32][32];
 static unsigned short word(int matrix, int row, int column) {
@@ -118,7 +117,7 @@ def emulated(source: str) -> str:
         source = source.replace(module.FUNCTIONS.strip(), _JOINED.replace("$NAME", name).replace("$COUNT", str(count)))
     for precision, rounding in (("half", "halved"), ("bfloat16", "narrowed")):
         source = source.replace(attention_mma.pair(precision), _PAIR.replace("$ROUND", rounding))
-    source = source.replace(mma.COPIES.strip(), _COPIES).replace(gathers.COPY_WORD.strip(), _COPY_WORD)
+    source = source.replace(mma.COPIES.strip(), _COPIES)
     source = source.replace(wgmma.FUNCTIONS.strip(), _DESCRIBED)
     for precision, columns, transposed in itertools.product(
         ("half", "bfloat16"), (64, 128, 256), itertools.product((False, True), repeat=2)

@@ -108,3 +108,15 @@ def test_blocks_beyond_a_triangle_multiply_nothing(builds: Path) -> None:
     assert len(kernel.plan.launches) == 1
     assert "__syncthreads_or" in kernel.source
     compare_all(run_cuda(kernel, facts, dict(case.inputs), builds), case)
+
+
+def test_indices_from_memory_are_not_put_in_tables(builds: Path) -> None:
+    """What a depth's index reads may not exist beyond the last depth."""
+    table = torch.randint(0, 50, (37,))
+    case = Case(
+        lambda a, w, places: torch.relu(a[:, places] @ w),
+        {"a": torch.randn(40, 50), "w": torch.randn(37, 33), "places": table},
+    )
+    facts = facts_of(case)
+    kernel = in_tiles(facts, "tile_m=32, tile_n=32, tile_k=8")
+    compare_all(run_cuda(kernel, facts, dict(case.inputs), builds), case)
