@@ -27,7 +27,7 @@ KEPT_ITEMS = 64
 """Values that threads keep for later levels, beyond the elements that they hold."""
 LEAST_KEPT = 3
 """Operations of a value from which on keeping it is cheaper than computing it again."""
-_STEPS = ("fn_round", "fn_floor", "fn_ceil", "fn_trunc", "fn_fmod", *COMPARISONS)
+_STEPS = ("round", "fn_round", "fn_floor", "fn_ceil", "fn_trunc", "fn_fmod", *COMPARISONS)
 """Operations whose result may change much with the last bit of an operand."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -131,3 +132,15 @@ def test_other_rows_stay_apart(name: str, builds: Path) -> None:
     kernel, facts = kernel_of(case)
     assert len(kernel.plan.launches) >= launches
     compare_all(run_cuda(kernel, facts, case.inputs, builds), case)
+
+
+def eighths(a: torch.Tensor) -> torch.Tensor:
+    scale = a.abs().amax(-1, keepdim=True) / 448.0
+    return (a / scale).to(torch.float8_e4m3fn).float() * scale
+
+
+@pytest.mark.parametrize(("function", "exact"), [(eighths, True), (quantised, True), (standard, False)])
+def test_quotients_before_a_step_are_rounded_right(function: Any, exact: bool) -> None:
+    kernel, _ = kernel_of(of(function, random(5, 200)))
+    assert len(kernel.plan.launches) == 1
+    assert ("fn_ratio(" in kernel.source) is exact
