@@ -163,17 +163,21 @@ class _Rows:
         group = self.groups[at]
         if at in self.members or type(group) is not Group or not _is_plain(group):
             return
-        places = self._places(group)
-        if places is None or not self._is_in_order(at):
+        if not self._is_in_order(at):
             return
-        index, inner = places
-        found = zip((*group.index, *group.inner), (*index, *inner), strict=True)
-        table = {old: new for old, new in found if old.op == "index"}
-        roots = [target.value for target in group.targets] + ([] if group.argument is None else [group.argument])
-        moved = substituted(roots, table)
-        terms = self._replaced(moved)
-        if terms is None or (group.source is None and at > self.first and terms == moved):
-            return
+        for index, inner in self._places(group):
+            found = zip((*group.index, *group.inner), (*index, *inner), strict=True)
+            table = {old: new for old, new in found if old.op == "index"}
+            roots = [target.value for target in group.targets] + ([] if group.argument is None else [group.argument])
+            moved = substituted(roots, table)
+            terms = self._replaced(moved)
+            if terms is not None and (group.source is not None or at < self.first or terms != moved):
+                self._keep(at, index, terms)
+                return
+
+    def _keep(self, at: int, index: Index, terms: list[Term]) -> None:
+        """Make a group part of the rows; its terms are the targets' values, and of a reduction its argument."""
+        group = self.groups[at]
         self.members.append(at)
         if isinstance(group.source, Reduce):
             assert group.accumulated is not None
@@ -185,19 +189,35 @@ class _Rows:
             self.values[target.tensor] = value
             self.places[target.tensor] = index
 
-    def _places(self, group: Group) -> tuple[Index, Index] | None:
-        """Return a group's index and inner index over these rows; None where it has other rows."""
+    def _places(self, group: Group) -> list[tuple[Index, Index]]:
+        """Return what a group's index and inner index may be over these rows."""
         if isinstance(group.source, Reduce):
             size = (prod(group.shape), prod(group.source.extents))
             if not _is_reduction(group) or size != (self.rows, self.length):
-                return None
-            return unravel(self.row, group.shape), unravel(self.column, group.source.extents)
+                return []
+            return [(unravel(self.row, group.shape), unravel(self.column, group.source.extents))]
         if group.source is not None or (not self.members and prod(group.shape) == self.rows):
-            return None
+            return []
         if prod(group.shape) == self.rows:
-            return unravel(self.row, group.shape), ()
-        index = self._of_element(group.shape) if prod(group.shape) == self.rows * self.length else None
-        return None if index is None else (index, ())
+            return [(unravel(self.row, group.shape), ())]
+        if prod(group.shape) != self.rows * self.length:
+            return []
+        return [(index, ()) for index in (self._of_element(group.shape), self._by_reads(group)) if index is not None]
+
+    def _by_reads(self, group: Group) -> Index | None:
+        """Return the index of an element of a row in a map that reads a result of each row; None where it does not."""
+        reads = (term for term in walk([target.value for target in group.targets]) if term.op == "load")
+        read = next((term for term in reads if term.data in self.places and term.data.size == self.rows), None)
+        if read is None or len(read.args) != len(self.places[read.data]):
+            return None
+        table = {at: own for at, own in zip(read.args, self.places[read.data], strict=True) if at.op == "index"}
+        rest = [index for index in group.index if index.op == "index" and index not in table]
+        sizes = [index.high + 1 for index in rest]
+        own = {index for index in self.index if index.op == "index"}
+        if set(table.values()) != own or prod(sizes) != self.length or any(a.high != b.high for a, b in table.items()):
+            return None
+        table |= dict(zip(rest, unravel(self.column, sizes), strict=True))
+        return tuple(table.get(index, index) for index in group.index)
 
     def _of_element(self, shape: Shape) -> Index | None:
         """Return the index of an element of a row in a tensor whose rows follow each other; None where they do not."""

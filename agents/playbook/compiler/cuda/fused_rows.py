@@ -63,7 +63,7 @@ class RowBlocks:
         layout = Layout(group)
         self.group, self.pointers, self.packs = group, pointers, layout.packs
         self.lanes, self.flight, self.is_held = layout.lanes, layout.flight, layout.is_held
-        self.held = layout.held
+        self.held, self.columns = layout.held, layout.columns and layout.lanes > 1
         self.rows, self.each = prod(self.group.shape), BLOCK // layout.lanes
         self.even = self.rows % self.each == 0
         self.names: dict[Term, str] = {}
@@ -90,11 +90,13 @@ class RowBlocks:
 
     def _begin(self) -> list[str]:
         lanes, each = self.lanes, self.each
-        row = "blockIdx.x" if each == 1 else f"(long long)blockIdx.x * {each} + threadIdx.x / {lanes}"
+        own = f"threadIdx.x % {WARP}" if self.columns else f"threadIdx.x / {lanes}"
+        row = "blockIdx.x" if each == 1 else f"(long long)blockIdx.x * {each} + {own}"
         first = [] if self.even else [f"const long long row = {row};"]
         row = row if self.even else f"row < {self.rows} ? row : {self.rows - 1}"
         found = indices(self.group, "o", list(range(len(self.group.shape))))
         place = "(int)threadIdx.x" if lanes == BLOCK else f"(int)threadIdx.x % {lanes}"
+        place = f"(int)threadIdx.x / {WARP}" if self.columns else place
         return [*first, *([f"const idx o = (idx)({row});", *found] if found else []), f"const int lane = {place};"]
 
     @property
@@ -198,6 +200,8 @@ class RowBlocks:
         """Return the statements by which the totals of threads become those of a row."""
         if self.lanes == 1:
             return []
+        if self.columns:
+            return self._joined_in_columns(level)
         across = [line for run in level for line in run.across]
         lines = [
             "#pragma unroll",
@@ -215,6 +219,21 @@ class RowBlocks:
         steps = [run.accumulator.step(run.total, f"totals{run.number}[warp]") for run in level]
         loop = f"for (int warp = 1; warp < {warps}; ++warp) {{"
         return [*lines, "#pragma unroll", loop, *statements(steps, 1), "}"]
+
+    def _joined_in_columns(self, level: list[_Run]) -> list[str]:
+        """Return the statements by which the totals of each warp's threads become those of their rows."""
+        self.shared += [f"__shared__ {run.type} totals{run.number}[{self.lanes}][{WARP}];" for run in level]
+        column = f"[threadIdx.x % {WARP}]"
+        steps = [run.accumulator.step(run.total, f"totals{run.number}[other]{column}") for run in level]
+        return [
+            *(f"totals{run.number}[lane]{column} = {run.total};" for run in level),
+            "__syncthreads();",
+            *(f"{run.total} = totals{run.number}[0]{column};" for run in level),
+            "#pragma unroll",
+            f"for (int other = 1; other < {self.lanes}; ++other) {{",
+            *statements(steps, 1),
+            "}",
+        ]
 
     def _maps(self) -> list[str]:
         """Return the statements that compute and store elements."""

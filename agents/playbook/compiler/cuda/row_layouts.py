@@ -8,7 +8,7 @@ from math import prod
 
 from agents.playbook.compiler.cuda.rows import RUN, SHORT_ROW, WARP
 from agents.playbook.compiler.fused import FusedRows
-from agents.playbook.compiler.packs import Packs, item_bytes, loads_in, width_of
+from agents.playbook.compiler.packs import Packs, item_bytes, loads_in, offset_of, width_of
 from agents.playbook.compiler.shapes_of_work import counted, depends
 from agents.playbook.compiler.terms import Term, affine
 from agents.playbook.ordering import walk
@@ -23,6 +23,8 @@ LARGEST_BODY = 4000
 LONGEST = 32768
 """Terms of rows that are read once, if these are too few for every multiprocessor to have some."""
 ENOUGH_ROWS = 512
+SHORT_COLUMN = 32
+"""Terms up to which a thread takes a row where rows lie side by side."""
 TINY = 2**16
 """Elements up to which a launch takes longer than what it does."""
 FLIGHT_BYTES, MOST_FLIGHT_BYTES = 128, 512
@@ -63,9 +65,29 @@ class Layout:
         found = loads_in(packs.unguarded(self._moving_roots))
         return [load for load in found if depends(load, self.group.column)]
 
+    @property
+    def _offsets(self) -> tuple[list[Term], list[Term]]:
+        """Places in memory that are read and written for each element."""
+        written = [target.tensor.offset(target.place) for target in self.group.maps]
+        return [offset_of(load) for load in self._loads(self.packs)], written
+
+    @cached_property
+    def columns(self) -> bool:
+        """Return whether neighbouring threads take neighbouring rows, as these lie side by side."""
+        along = next((index for index in reversed(self.group.index) if index.op == "index"), None)
+        if along is None or along.high < WARP - 1 or self.packs.width > 1:
+            return False
+        read, written = self._offsets
+        beside = all(_step(place, along) == 1 for place in written) and all(
+            _step(each, along) in (0, 1) for each in read
+        )
+        return beside and any(_step(place, self.group.column) not in (0, 1) for place in read)
+
     @cached_property
     def lanes(self) -> int:
-        """Threads of a row: some of a warp, or a block."""
+        """Threads of a row: some of a warp, or a block; in columns one of each warp, or one thread."""
+        if self.columns:
+            return 1 if self.group.length <= SHORT_COLUMN else BLOCK // WARP
         if self.group.length > SHORT_ROW:
             return BLOCK
         lanes = 1
@@ -92,8 +114,9 @@ class Layout:
     def is_worth(self) -> bool:
         """Return whether a block holds a row, and reads elements that lie side by side."""
         group, packs = self.group, self.packs
-        beside = packs.width > 1 or all(_is_beside(load, group.column) for load in self._loads(packs))
-        short = packs.width == 1 and group.length < WARP
+        places = [place for each in self._offsets for place in each]
+        beside = packs.width > 1 or self.columns or all(_step(place, group.column) == 1 for place in places)
+        short = packs.width == 1 and not self.columns and group.length < WARP
         if (short or not beside) and prod(group.shape) * group.length > TINY:
             return False
         if not self.is_held:
@@ -106,10 +129,14 @@ class Layout:
     @cached_property
     def held(self) -> list[Term]:
         """Loads of elements whose place is known before any reduction."""
-        return [load for load in self._loads(self.packs) if all(term.op != "accumulated" for term in walk([load]))]
+        loads = [load for load in self._loads(self.packs) if all(term.op != "accumulated" for term in walk([load]))]
+        used = {arg for term in walk(self.packs.unguarded(self._moving_roots), loads) for arg in term.args}
+        used |= set(self.packs.unguarded(self._moving_roots))
+        return [load for load in loads if load in used]
 
 
-def _is_beside(load: Term, column: Term) -> bool:
-    """Return whether neighbouring elements of a load are neighbours in memory."""
-    factors = affine(load.data.offset(load.args[: len(load.data.shape)])).factors
-    return factors.get(column) == 1 and all(part is column or not depends(part, column) for part in factors)
+def _step(offset: Term, index: Term) -> int:
+    """Return how far a place in memory moves with an index; -1 where nobody knows."""
+    factors = affine(offset).factors
+    known = all(part is index or not depends(part, index) for part in factors)
+    return factors.get(index, 0) if known else -1

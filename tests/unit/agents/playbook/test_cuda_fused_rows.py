@@ -21,6 +21,10 @@ def masked(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.softmax(torch.where(b > 0, a, -torch.inf), -1)
 
 
+def masked_columns(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(torch.where(b > 0, a, -1e4), 0)
+
+
 def mask(*shape: int) -> torch.Tensor:
     """Some rows have no element above zero."""
     values = random(*shape)
@@ -116,11 +120,30 @@ def test_rows_are_read_once(name: str, builds: Path) -> None:
     compare_all(run_cuda(kernel, facts, case.inputs, builds), case)
 
 
+COLUMNS = {
+    "images": (of(lambda a: torch.softmax(a * 2 + 1, 1), random(5, 40, 3, 130)), 1, 8),
+    "odd_columns": (of(masked_columns, random(70, 37), mask(70, 37)), 1, 8),
+    "half": (of(lambda a: torch.softmax(a * 2 + 1, 1), random(3, 50, 130, dtype=BF16)), 1, 8),
+    "short": (of(lambda a: torch.softmax(a * 2 + 1, 1), special(9, 12, 260)), 1, 1),
+    "turned": (of(lambda a: torch.softmax(a * 3 + 1, -1).transpose(0, 1), random(6, 5, 80)), 1, 0),
+}
+"""Cases, launches, and the threads that share a row that lies beside others; 0 where it does not."""
+
+
+@pytest.mark.parametrize("name", list(COLUMNS))
+def test_rows_beside_each_other_are_read_once(name: str, builds: Path) -> None:
+    case, launches, threads = COLUMNS[name]
+    kernel, facts = kernel_of(case)
+    assert len(kernel.plan.launches) == launches
+    assert ("lane = (int)threadIdx.x / 32" in kernel.source) is (threads == 8)
+    assert compile_cuda(kernel, facts) == ""
+    compare_all(run_cuda(kernel, facts, case.inputs, builds), case)
+
+
 APART = {
-    "columns": (of(lambda a: torch.softmax(a * 2 + 1, 0), random(70, 40)), 2),
     "too_long": (of(lambda a: torch.softmax(a * 2 + 1, 1), random(2, 40000)), 3),
     "other_rows": (of(lambda a: a.sum(1) / a.sum(0).sum(), random(70, 70)), 3),
-    "turned": (of(lambda a: torch.softmax(a * 3 + 1, -1).transpose(0, 1), random(6, 5, 80)), 2),
+    "transposed": (of(lambda a: torch.softmax(a * 3 + 1, -1).t().contiguous(), random(300, 260)), 2),
     "another_place": (of(lambda a: a - a.sum(1, keepdim=True).flip(0), random(70, 40)), 2),
 }
 """Cases whose reductions stay launches of their own, and how many."""
