@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf, prod
 
@@ -26,6 +26,11 @@ class Product:
     batch: list[int]
     rows: list[int]
     columns: list[int]
+
+    @property
+    def turned(self) -> Product:
+        """Return the transposed product, of the factors in the other order."""
+        return Product(self.second, self.first, self.batch, self.columns, self.rows)
 
     def sizes(self, group: Group) -> tuple[int, int, int]:
         """Return batches, rows and columns."""
@@ -77,15 +82,14 @@ def factor_types(groups: Iterable[Group]) -> set[str]:
 
 
 def by_row(group: Group, product: Product) -> bool:
-    """Return whether neighbouring columns of the result are closer in memory than neighbouring rows."""
+    """Return whether columns of the result lie closer together in memory than rows."""
     target = group.targets[0]
     factors = affine(target.tensor.offset(target_index(group, target))).factors
-
-    def apart(axes: Sequence[int]) -> float:
-        last = next((axis for axis in reversed(axes) if group.shape[axis] > 1), None)
-        return inf if last is None else abs(factors.get(group.index[last], inf))
-
-    return apart(product.columns) <= apart(product.rows)
+    near, far = (
+        min((abs(factors[group.index[axis]]) for axis in axes if group.index[axis] in factors), default=inf)
+        for axes in (product.columns, product.rows)
+    )
+    return near <= far
 
 
 def condition_of_use(group: Group) -> Term | None:

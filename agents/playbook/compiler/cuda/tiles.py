@@ -17,8 +17,10 @@ from agents.playbook.compiler.cuda.operands import THREADS, Layout, Operand
 from agents.playbook.compiler.emission import Emitter, statements
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.loops import indices
+from agents.playbook.compiler.packs import item_bytes
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.products import Product, condition_of_use
+from agents.playbook.compiler.shapes_of_work import counted
 from agents.playbook.compiler.tensors import Reduce
 
 LARGEST_TILE = 128
@@ -94,6 +96,10 @@ def _power(number: int) -> int:
 _WIDTHS = (16, 24, 32, 48, 64, 96, 128)
 _LONGEST_SIDE = 512
 _OF_WARPGROUPS = ((128, 256), (128, 128), (64, 256), (64, 128))
+_OF_TWO = (128, 128)
+"""Rows and columns of tiles of which a multiprocessor has room for two blocks."""
+_DEPTH_OF_OPERATION = 256
+"""Depth whose products take about as long as one operation of a result, or two bytes of it."""
 
 
 @dataclass(frozen=True)
@@ -139,12 +145,12 @@ def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, poi
 def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Tiles) -> Arithmetic:
     """Return operands in tiles and the units that multiply them."""
     if largest.warpgroups:
-        own, tiles = _turned(product, group, largest)
+        own, tiles, resident = _for_warpgroups(product, group, reduction, largest)
         layout = Layout(tiles.k, tiles.precision, tiles.stages, swizzled=True)
         first = Operand("a", own.first, tuple(own.rows), tiles.m, layout, group, reduction)
         second = Operand("b", own.second, tuple(own.columns), tiles.n, layout, group, reduction)
         if wgmma.fits(first, second):
-            return wgmma.Warpgroups(group, own, first, second)
+            return wgmma.Warpgroups(group, own, first, second, resident)
         largest = replace(largest, m=min(largest.m, LARGEST_TILE), n=min(largest.n, LARGEST_TILE), k=_WARPS_DEPTH)
     if not largest.precision:
         return _on_scalar_units(group, reduction, product, largest)
@@ -167,16 +173,30 @@ def _on_scalar_units(group: Group, reduction: Reduce, product: Product, largest:
     return scalar.Scalar(group, product, first, second, prod(reduction.extents))
 
 
-def _turned(product: Product, group: Group, largest: Tiles) -> tuple[Product, Tiles]:
-    """Return a product with its factors in the order in which tiles for warpgroups are larger, and these."""
-    other = Product(product.second, product.first, product.batch, product.columns, product.rows)
-    found = [(each, largest.fitted_to_warpgroups(each, group)) for each in (product, other)]
+def _for_warpgroups(product: Product, group: Group, reduction: Reduce, largest: Tiles) -> tuple[Product, Tiles, int]:
+    """Return a product with its factors in the better order for warpgroups, tiles, and the blocks of a multiprocessor.
 
-    def area(item: tuple[Product, Tiles]) -> int:
-        _, rows, columns = item[0].sizes(group)
-        return min(item[1].m, rows) * min(item[1].n, columns)
+    Two blocks hide each other's results where these take long beside the sums; one alone has larger tiles, or more
+    stages.
+    """
+    tiles = [(each, largest.fitted_to_warpgroups(each, group)) for each in (product, product.turned)]
+    own, found = max(tiles, key=lambda item: _useful(item[0], item[1], group))
+    small = replace(found, m=min(found.m, _OF_TWO[0]), n=min(found.n, _OF_TWO[1]), stages=wgmma.STAGES_OF_TWO)
+    batches, rows, columns = product.sizes(group)
+    blocks = batches * -(-rows // small.m) * -(-columns // small.n)
+    depth, work = prod(reduction.extents), counted([each.value for each in group.targets])
+    work += sum(item_bytes(each.tensor) // 2 for each in group.targets)
+    even = (small.m, small.n) == _OF_TWO and min(rows, columns) >= LARGEST_TILE and blocks >= 3 * ENOUGH_BLOCKS
+    even = even and all(each.inside is None for each in group.targets)
+    if even and depth < _DEPTH_OF_OPERATION * (1 + work):
+        return product, small, 2
+    return own, replace(found, stages=wgmma.stages_of(found.m, found.n, depth)), 1
 
-    return max(found, key=area)
+
+def _useful(product: Product, tiles: Tiles, group: Group) -> int:
+    """Return the results of a tile that exist."""
+    _, rows, columns = product.sizes(group)
+    return min(tiles.m, rows) * min(tiles.n, columns)
 
 
 def _moves(operands: tuple[Operand, Operand], pointers: Pointers) -> list[str]:

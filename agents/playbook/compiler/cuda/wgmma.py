@@ -1,8 +1,9 @@
 """Tiles of products by warpgroup instructions (``wgmma``, sm_90a): 16-bit operands, both read from shared memory.
 
 Tiles lie in rows of 128 bytes, swizzled: neighbours in depth where these are neighbours in memory, else blocks of 64
-neighbouring lines, which the instruction transposes. One group of instructions is under way while the next tiles are
-waited for. PTX ISA 9.0, sections 9.7.15.5.1 (layouts in shared memory) and 9.7.15.7.2 (``wgmma.mma_async``).
+neighbouring lines, which the instruction transposes. A block that is alone on its multiprocessor has one group of
+instructions under way while it waits for the next tiles. PTX ISA 9.0, sections 9.7.15.5.1 (layouts in shared memory)
+and 9.7.15.7.2 (``wgmma.mma_async``).
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ ROW = 64
 WARPGROUPS = THREADS // 128
 FEWEST_STAGES = 2
 """Pairs of tiles that instructions may still read, or are about to."""
-MOST_SHARED_COLUMNS = 128
-"""Columns of an instruction whose sums leave registers for two blocks of a multiprocessor."""
-SHARED_BYTES = 225 * 1024
-"""Shared memory of a multiprocessor."""
+STAGES, MOST_STAGES, DEEP = 4, 6, 1024
+"""Pairs of tiles, and the depth from which on more of them pay."""
+STAGES_OF_TWO = 3
+"""Pairs of tiles of each of two blocks of a multiprocessor; each waits for its products while the other multiplies."""
+SHARED_BYTES = 227 * 1024
+"""Shared memory of a block of sm_90."""
 _TYPES = {"half": "f16", "bfloat16": "bf16"}
 
 FUNCTIONS = r"""
@@ -68,11 +71,18 @@ class Warpgroups:
     product: Product
     first: Operand
     second: Operand
+    resident: int = 1
+    """Blocks of a multiprocessor; one alone goes on while its instructions are under way."""
 
     @property
     def ahead(self) -> int:
-        """Return the pairs of tiles that copies run ahead: one less than could, since instructions still read one."""
-        return self.first.layout.stages - 2
+        """Return the pairs of tiles that copies run ahead: fewer where instructions still read one."""
+        return self.first.layout.stages - 1 - self.under_way
+
+    @property
+    def under_way(self) -> int:
+        """Return the groups of instructions that are not waited for."""
+        return 1 if self.resident == 1 else 0
 
     @property
     def _beside(self) -> int:
@@ -99,11 +109,6 @@ class Warpgroups:
         layout = self.first.layout
         tiles = layout.stages * (self.first.size + self.second.size) * layout.item_bytes
         return max(tiles, self.results.shared_bytes)
-
-    @property
-    def resident(self) -> int:
-        """Return the blocks of a multiprocessor, where shared memory and the sums leave room for two."""
-        return 2 if self.columns <= MOST_SHARED_COLUMNS and 2 * self.shared_bytes <= SHARED_BYTES else 1
 
     def functions(self) -> list[str]:
         """Return the device functions that the statements call."""
@@ -138,7 +143,7 @@ class Warpgroups:
             "#pragma unroll",
             f"for (int k = 0; k < {depth}; k += 16) {call}(run, {parts[0]}, {parts[1]});",
             'asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");',
-            'asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");',
+            f'asm volatile("wgmma.wait_group.sync.aligned {self.under_way};" ::: "memory");',
         ]
 
     @staticmethod
@@ -166,6 +171,11 @@ class Warpgroups:
     def ended(self) -> list[str]:
         """Return what waits for the last instructions."""
         return ['asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");']
+
+
+def stages_of(m: int, n: int, depth: int) -> int:
+    """Return the pairs of tiles of so many lines that a block has: more of them for deep products, which fit."""
+    return min(MOST_STAGES if depth >= DEEP else STAGES, SHARED_BYTES // ((m + n) * ROW * 2))
 
 
 def fits(first: Operand, second: Operand) -> bool:

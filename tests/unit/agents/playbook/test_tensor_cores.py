@@ -145,6 +145,10 @@ def convolutions_by_warpgroups() -> dict[str, tuple[Case, int]]:
         "float32": (_of(lambda x, w: F.conv2d(x, w, padding=1), F32, (1, 8, 9, 11), (24, 8, 3, 3)), 3),
         "channels_last": (
             _of(lambda x, w: F.conv2d(x.permute(0, 3, 1, 2), w, padding=1), B16, (1, 9, 11, 8), (24, 8, 3, 3)), 2),
+        "transposed": (
+            _of(lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1), B16, (16, 16, 4, 5), (16, 32, 3, 3)),
+            3,
+        ),
         "image_twice": (
             _of(lambda x, w, v: F.conv2d(x, w, padding=1) * F.conv2d(x, v, padding=1), F16,
                 (1, 8, 9, 11), (24, 8, 3, 3), (24, 8, 3, 3)), 5),
@@ -166,6 +170,14 @@ def test_convolutions_are_laid_out_anew_for_warpgroups(name: str, builds: Path) 
     assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[dtype] * exact[0].abs().max()
 
 
+def test_results_that_lie_apart_are_written_along_the_closer_axis() -> None:
+    case = _of(lambda x, w: F.conv_transpose2d(x, w, stride=2), B16, (16, 16, 4, 5), (16, 32, 3, 3))
+    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
+    text = "shared_tiling(tile_m=128, tile_n=128, tile_k=32), tensor_cores(precision=bfloat16, warp_m=64, warp_n=32): "
+    kernel = agents().translator.translate(briefing(facts, Target.CUDA), parse(text), (), 0)
+    assert "const int in_row = e %" in kernel.source
+
+
 def test_convolutions_of_16_bits_begin_by_warpgroups() -> None:
     case = _of(lambda x, w: F.relu(F.conv2d(x, w, padding=1)), B16, (8, 64, 32, 32), (64, 64, 3, 3))
     facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
@@ -173,14 +185,15 @@ def test_convolutions_of_16_bits_begin_by_warpgroups() -> None:
     assert first.strategy.ids() == ("shared_tiling", "tensor_cores", "warpgroup_mma", "async_copy")
 
 
-def test_tiles_of_warpgroups_are_smaller_where_there_would_be_few(builds: Path) -> None:  # noqa: ARG001
+def test_tiles_of_warpgroups_follow_the_size_of_the_result(builds: Path) -> None:  # noqa: ARG001
     text = "shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision=bfloat16), warpgroup_mma"
-    for rows, columns in ((4096, 256), (512, 128), (64, 128)):
+    for rows, columns, blocks in ((4096, 128, 2), (1024, 256, 1), (512, 128, 1), (64, 128, 1)):
         case = _of(F.linear, B16, (rows, 64), (4096, 64), (4096,))
         facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
         about = briefing(facts, Target.CUDA)
         kernel = agents().translator.translate(about, parse(f"{text}, async_copy(stages=4): "), (), 0)
         assert f"blockIdx.x % {4096 // columns}" in kernel.source
+        assert ("__launch_bounds__(256, 2)" in kernel.source) == (blocks == 2)
 
 
 @pytest.mark.parametrize(
