@@ -17,6 +17,7 @@ from agents.playbook.compiler.products import Product, bare, packed, product_of
 from agents.playbook.compiler.shapes_of_work import depends
 from agents.playbook.compiler.tensors import Reduce, Tensor, as_stored, variables
 from agents.playbook.compiler.terms import Term, compare, const, guarded, make, number, substituted, variable
+from cupilot.domain.kernel import MAX_WORKSPACE_BYTES
 
 PACK = 8
 """16-bit elements that are copied at once."""
@@ -34,7 +35,10 @@ def with_relaid_factors(program: Program, tiles: Tiles) -> Program:
         product = product_of(group)
         made = None if product is None else _relaid(group, product, tiles, stored)
         groups += [group] if made is None else made
-    return program if len(groups) == len(program.groups) else placed(groups, program.names)
+    if len(groups) == len(program.groups):
+        return program
+    relaid = placed(groups, program.names)
+    return relaid if relaid.workspace_bytes <= MAX_WORKSPACE_BYTES else program
 
 
 def _relaid(

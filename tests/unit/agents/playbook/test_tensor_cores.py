@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from agents.playbook import agents
+from agents.playbook.compiler.cuda import relaid
 from agents.playbook.ladders import parse
 from agents.playbook.translator import NotApplicable
 from cupilot.domain.kernel import Kernel
@@ -168,6 +169,15 @@ def test_convolutions_are_laid_out_anew_for_warpgroups(name: str, builds: Path) 
     assert len(kernel.plan.launches) == launches
     (result,) = run_cuda(kernel, facts, case.inputs, builds)
     assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[dtype] * exact[0].abs().max()
+
+
+def test_factors_stay_as_they_are_where_they_would_take_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relaid, "MAX_WORKSPACE_BYTES", 2**10)
+    case, _ = convolutions_by_warpgroups()["residual"]
+    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
+    strategy = parse(f"{_WARPGROUPS}, async_copy(stages=4): ")
+    with pytest.raises(NotApplicable, match="no operand lies in packs"):
+        agents().translator.translate(briefing(facts, Target.CUDA), strategy, (), 0)
 
 
 def test_results_that_lie_apart_are_written_along_the_closer_axis() -> None:
