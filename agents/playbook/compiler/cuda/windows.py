@@ -17,6 +17,8 @@ from agents.playbook.compiler.tensors import Reduce
 from agents.playbook.compiler.terms import INDEX, Term, affine, is_const, make, number, plus, substituted, times
 from agents.playbook.ordering import walk
 
+FEW_TAPS = 16
+"""Taps up to which a window that shares nothing with others is read in packs of several."""
 MOST_WEIGHTS = 128
 """Weights that registers hold."""
 
@@ -46,6 +48,11 @@ class Axis:
     def step(self) -> int:
         """Return the distance of which all places are multiples."""
         return self.stride if self.tap is None else gcd(self.stride, self.dilation)
+
+    @property
+    def shares(self) -> bool:
+        """Return whether two results have a place in common."""
+        return self.stride // self.step < self.taps and self.dilation // self.step < self.results
 
     def places(self, results: int) -> int:
         """Return the places from the first tap of a result to the last tap of the last of so many results."""
@@ -82,7 +89,7 @@ def window_of(group: Group) -> Window | None:
     if columns is None or prod(reduction.extents) > CHUNK:
         return None
     found = _axes(group, argument, columns)
-    if found is None or prod(axis.taps for axis in found) <= prod(axis.stride // axis.step for axis in found):
+    if found is None or not _is_worth_while(found):
         return None
     moving, weight = _factors(argument, found, weighted=reduction.kind == "sum")
     value = _by_places(moving, found)
@@ -91,6 +98,13 @@ def window_of(group: Group) -> Window | None:
     along = next(axis for axis in found if axis.index is columns)
     others = tuple(axis for axis in found if axis is not along)
     return Window(group, reduction, along, others, value, weight)
+
+
+def _is_worth_while(axes: list[Axis]) -> bool:
+    """Return whether results share elements, or have a few of several rows, which packs hold for more than one."""
+    taps, apart = prod(axis.taps for axis in axes), prod(axis.stride // axis.step for axis in axes)
+    few = taps == apart <= FEW_TAPS and sum(axis.tap is not None for axis in axes) > 1
+    return few or any(axis.shares for axis in axes)
 
 
 def _columns(group: Group) -> Term | None:

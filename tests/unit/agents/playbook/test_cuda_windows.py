@@ -82,6 +82,8 @@ WINDOWS = {
     "volume": (depthwise(3, (1, 2, 5, 6, 16), padding=1), 4, "5][4", False),
     "few_rows": (depthwise(2, (2, 3, 5, 16), padding=(0, 1)), 4, "3][4", False),
     "fused": (_of(fused, (2, 3, 9, 32), (3, 1, 3, 3), (2, 3, 9, 32)), 4, "2][4", False),
+    "apart": (of(lambda a: F.max_pool2d(a, 2), special(2, 3, 9, 32)), 4, "4][2", False),
+    "apart_bfloat16": (of(lambda a: F.avg_pool2d(a, 3), random(2, 3, 12, 48, dtype=BF16)), 8, "4][8", False),
     "causal": (_of(causal, (2, 4, 64), (4, 1, 4), (4,), dtype=BF16), 8, "1][8", False),
     "causal_odd": (_of(causal, (2, 4, 61), (4, 1, 4), (4,), dtype=F16), 1, "1][1", False),
 }
@@ -94,7 +96,7 @@ def test_windows_are_reduced_as_the_reference_does(name: str, builds: Path, monk
     monkeypatch.setattr(strips, "ENOUGH_THREADS", 1)
     kernel, facts = kernel_of(case)
     body = kernel.source.split('extern "C"')[1]
-    assert {int(item) for item in re.findall(r"fetch<(\d+)>", body)} == {width}
+    assert {int(item) for item in re.findall(r"fetch(?:_if)?<(\d+)>", body)} == {width}
     assert f"totals[{results}]" in kernel.source
     assert ("kept[" in kernel.source) is staged
     assert compile_cuda(kernel, facts) == ""
@@ -109,12 +111,13 @@ def test_threads_of_small_windows_have_one_row() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        of(lambda a: F.avg_pool2d(a, 3), random(2, 3, 12, 12)),
+        of(lambda a: F.avg_pool2d(a, 5), random(2, 3, 15, 15)),
         of(lambda a: F.adaptive_avg_pool2d(a, (5, 7)), random(2, 3, 12, 12)),
         of(lambda a: F.max_pool2d(a, 3, 1, return_indices=True)[1], random(2, 3, 9, 9)),
         of(lambda a: F.avg_pool1d(F.pad(a, (2, 2), mode="reflect"), 3, 1), random(2, 3, 9)),
         _module(nn.Conv2d(4, 4, 3, groups=2), 2, 4, 9, 9),
         of(lambda a: a.sum(1), random(9, 40)),
+        of(lambda a: a.view(6, 32).sum(0), random(192)),
     ],
 )
 def test_what_is_no_window_keeps_its_kernel(case: Case) -> None:
