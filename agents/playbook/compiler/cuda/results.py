@@ -127,40 +127,59 @@ class Results:
         return [head, *statements(body, 1), "}"]
 
     def _one_by_one(self, pointers: Pointers) -> list[str]:
-        """Return the statements for results of which each is stored by itself."""
-        count = self.m * self.n
-        last = f" && e < {count}" if count % (THREADS * AT_ONCE) else ""
+        """Return the statements for results of which each is stored by itself.
+
+        A thread keeps its place along the results that are neighbours, and with it these indices.
+        """
+        near, far = (("n", self.product.columns, self.n), ("m", self.product.rows, self.m))
+        if not self._by_row:
+            near, far = far, near
+        lanes = min(near[2], THREADS)
+        beside, sets = THREADS // lanes, -(-near[2] // lanes)
+        start, own = f"threadIdx.x / {lanes}", f"threadIdx.x % {lanes}{f' + s * {THREADS}' if sets > 1 else ''}"
+        if lanes * beside < THREADS:
+            start = f"threadIdx.x < {lanes * beside} ? {start} : {far[2]}"
+        lines = [
+            f"const int near = {own}, {near[0]} = {near[0]}0 + near;",
+            *indices(self.group, near[0], near[1]),
+            f"for (int base = {start}; base < {far[2]}; base += {beside * AT_ONCE}) {{",
+            *statements(self._some(pointers, far, beside), 1),
+            "}",
+        ]
+        return [f"for (int s = 0; s < {sets}; ++s) {{" if sets > 1 else "{", *statements(lines, 1), "}"]
+
+    def _some(self, pointers: Pointers, far: tuple[str, list[int], int], beside: int) -> list[str]:
+        """Return the statements that compute some results of a thread, and then store them."""
+        name, axes, count = far
+        row, column = ("far", "near") if name == "m" else ("near", "far")
+        last = f" && far < {count}" if count % (beside * AT_ONCE) else ""
         lines, held = values(self.group, pointers.of, "result")
         inside = [
-            *indices(self.group, "m", self.product.rows),
-            *indices(self.group, "n", self.product.columns),
-            f"const float result = sums[{self.place('in_row', 'in_column')}];",
+            *indices(self.group, name, axes),
+            f"const float result = sums[{self.place(row, column)}];",
             *lines,
             *(f"held{t}[u] = {each.value}, at{t}[u] = {each.offset};" for t, each in enumerate(held)),
             *(f"inside{t}[u] = {each.inside};" for t, each in enumerate(held) if each.inside),
         ]
         return [
-            f"for (int base = threadIdx.x; base < {count}; base += {THREADS * AT_ONCE}) {{",
-            *(f"    {each.kind} held{t}[{AT_ONCE}]; idx at{t}[{AT_ONCE}];" for t, each in enumerate(held)),
-            f"    bool inside[{AT_ONCE}];",
-            *(f"    bool inside{t}[{AT_ONCE}];" for t, each in enumerate(held) if each.inside),
-            "    #pragma unroll",
-            f"    for (int u = 0; u < {AT_ONCE}; ++u) {{",
-            f"        const int e = base + u * {THREADS};",
-            *statements(self._found(1), 2),
-            f"        inside[u] = {self._inside}{last};",
-            "        if (inside[u]) {",
-            *statements(inside, 3),
-            "        }",
+            *(f"{each.kind} held{t}[{AT_ONCE}]; idx at{t}[{AT_ONCE}];" for t, each in enumerate(held)),
+            f"bool inside[{AT_ONCE}];",
+            *(f"bool inside{t}[{AT_ONCE}];" for t, each in enumerate(held) if each.inside),
+            "#pragma unroll",
+            f"for (int u = 0; u < {AT_ONCE}; ++u) {{",
+            f"    const int far = base + u * {beside}, {name} = {name}0 + far;",
+            f"    inside[u] = {self._inside}{last};",
+            "    if (inside[u]) {",
+            *statements(inside, 2),
             "    }",
-            "    #pragma unroll",
-            f"    for (int u = 0; u < {AT_ONCE}; ++u) {{",
+            "}",
+            "#pragma unroll",
+            f"for (int u = 0; u < {AT_ONCE}; ++u) {{",
             *(
-                f"        if (inside[u]{f' && inside{t}[u]' if each.inside else ''})"
+                f"    if (inside[u]{f' && inside{t}[u]' if each.inside else ''})"
                 f" st({each.pointer}, at{t}[u], held{t}[u]);"
                 for t, each in enumerate(held)
             ),
-            "    }",
             "}",
         ]
 

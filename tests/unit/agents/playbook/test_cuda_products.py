@@ -111,7 +111,7 @@ def test_blocks_beyond_a_triangle_multiply_nothing(builds: Path) -> None:
 
 
 def test_indices_from_memory_are_not_put_in_tables(builds: Path) -> None:
-    """What a depth's index reads may not exist beyond the last depth."""
+    """Places that a depth's index is read from may not exist beyond the last depth."""
     table = torch.randint(0, 50, (37,))
     case = Case(
         lambda a, w, places: torch.relu(a[:, places] @ w),
