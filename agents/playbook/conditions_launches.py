@@ -10,9 +10,14 @@ from agents.playbook.compiler.cuda.attention import block_of
 from agents.playbook.compiler.cuda.attention_block import Block
 from agents.playbook.compiler.cuda.tiles import LARGEST_TILE, Arithmetic, Tiles, arithmetic_of
 from agents.playbook.compiler.groups import Group
-from agents.playbook.compiler.phases import phased
 from agents.playbook.compiler.products import LEAST, factor_types, products
-from agents.playbook.compiler.program import program_of, refusal_of_tiles, refusal_of_vectors, tiled_program
+from agents.playbook.compiler.program import (
+    matrices_of,
+    program_of,
+    refusal_of_tiles,
+    refusal_of_vectors,
+    tiled_program,
+)
 from agents.playbook.conditions import Case, Check
 from agents.playbook.operators import Launches
 from agents.playbook.ordering import walk
@@ -55,7 +60,7 @@ def _tensor_cores(case: Case) -> str | None:
     if asked != rectangle and "warpgroup_mma" not in case.options:
         return f"a warp computes {rectangle[0]} by {rectangle[1]} of this tile"
     groups = _groups(case)
-    types = factor_types(part for group in groups for part in phased(group))
+    types = factor_types(matrices_of(case.operator.facts, online="online_softmax" in case.options).groups)
     types |= {kind for group in groups if isinstance(group, Attention) for kind in group.types()}
     if wide:
         return "operands have 16 bits" if types else None

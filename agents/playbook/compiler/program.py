@@ -36,6 +36,7 @@ Tiling = Tiles | Vectors | None
 """Tiles of products on ``cuda``, vectors on ``cpu``; None for the plain kernel."""
 _KEPT_PROGRAMS = 8
 _programs: OrderedDict[tuple[int, bool], tuple[ProblemFacts, Program]] = OrderedDict()
+_matrices: OrderedDict[int, tuple[Program, Program]] = OrderedDict()
 _kept: OrderedDict[tuple[int, Target, Tiling], tuple[ProblemFacts, Rendered | Unsupported]] = OrderedDict()
 
 
@@ -84,9 +85,9 @@ def _refusal(facts: ProblemFacts, target: Target, tiles: Tiling) -> str | None:
 
 def tiled_program(facts: ProblemFacts, tiles: Tiling) -> Program:
     """Return the groups of a problem, with products as their tiles need them."""
-    program = program_of(facts, online=isinstance(tiles, Tiles) and tiles.online)
     if isinstance(tiles, Tiles):
-        return divided(with_relaid_factors(with_split_axes(with_phases(program), product_of), tiles), tiles)
+        return divided(with_relaid_factors(matrices_of(facts, online=tiles.online), tiles), tiles)
+    program = program_of(facts)
     if tiles is None or tiles.rectangle is None:
         return program
     return with_windows(with_split_axes(program, tiling.product_of), tiling.product_of)
@@ -98,6 +99,17 @@ def launched_program(facts: ProblemFacts, target: Target, tiles: Tiling) -> Prog
     if target is Target.CPU:
         return program
     return with_moments(with_fused_rows(program, is_worth), is_side_by_side)
+
+
+def matrices_of(facts: ProblemFacts, *, online: bool = False) -> Program:
+    """Return the groups of a problem with products as ``cuda`` tiles them, by phase and with axes split; kept too."""
+    program = program_of(facts, online=online)
+    key = id(program)
+    if key not in _matrices or _matrices[key][0] is not program:
+        _matrices[key] = program, with_split_axes(with_phases(program), product_of)
+        while len(_matrices) > _KEPT_PROGRAMS:
+            _matrices.popitem(last=False)
+    return _matrices[key][1]
 
 
 def _rendered_or_refused(facts: ProblemFacts, target: Target, tiles: Tiling) -> Rendered | Unsupported:
