@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
@@ -82,14 +82,15 @@ def factor_types(groups: Iterable[Group]) -> set[str]:
 
 
 def by_row(group: Group, product: Product) -> bool:
-    """Return whether columns of the result lie closer together in memory than rows."""
+    """Return whether neighbouring columns of the result are closer in memory than neighbouring rows."""
     target = group.targets[0]
     factors = affine(target.tensor.offset(target_index(group, target))).factors
-    near, far = (
-        min((abs(factors[group.index[axis]]) for axis in axes if group.index[axis] in factors), default=inf)
-        for axes in (product.columns, product.rows)
-    )
-    return near <= far
+
+    def apart(axes: Sequence[int]) -> float:
+        last = next((axis for axis in reversed(axes) if group.shape[axis] > 1), None)
+        return inf if last is None else abs(factors.get(group.index[last], inf))
+
+    return apart(product.columns) <= apart(product.rows)
 
 
 def condition_of_use(group: Group) -> Term | None:
