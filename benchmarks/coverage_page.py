@@ -1,7 +1,8 @@
 """Writes ``docs/coverage.md`` from what a coverage run found: ``python -m benchmarks.coverage_page --write``.
 
 Reads ``benchmarks/results/coverage.json``, which ``benchmarks.coverage`` wrote, and the verdicts of
-``judged_coverage.json`` (on ``cpu``) and ``h200_judged_coverage.json``, which ``benchmarks.judged_coverage`` wrote.
+``judged_coverage.json`` (on ``cpu``) and ``h200_judged_coverage.json``, which ``benchmarks.judged_coverage`` wrote, and
+the times of ``h200_strategy_times.json``, which ``benchmarks.strategy_times`` wrote.
 Without ``--write`` it prints the page, and ends with status 1 where the file differs.
 """
 
@@ -22,6 +23,7 @@ from gpu_worker.reference.complex_numbers import followed
 from gpu_worker.reference.decompositions import decomposed
 from gpu_worker.reference.fourier import MAX_POINTS
 
+SLOWER = 0.95
 PAGE = Path(__file__).parents[1] / "docs/coverage.md"
 
 _HEAD = """# What the playbook covers
@@ -36,19 +38,23 @@ the problem's small size, and compiled for sm_90a ([record](../benchmarks/result
 
 - on `cpu` under `fp32` at the small size ([record](../benchmarks/results/judged_coverage.json)): the speedup over eager
   is that of a small size on a shared machine, and says little;
-- on an H200 at full size ([record](../benchmarks/results/h200_judged_coverage.json)): level 1 under `fp32`, `fusion`
-  and `inference` with tensors of bfloat16 under `half`. "Of the bound" is as in [results](results.md).
+- on an H200 at full size ([record](../benchmarks/results/h200_judged_coverage.json), whose rows name their commits):
+  level 1 under `fp32`, `fusion` and `inference` with tensors of bfloat16 under `half`. "Of the bound" is as in
+  [results](results.md).
+
+All of these were also timed on an H200 beside PyTorch eager, without a judge
+([record](../benchmarks/results/h200_strategy_times.json), `python -m benchmarks.strategy_times`): the column "timed".
 
 {covered} of {total} problems have kernels for both targets under every policy. {judged} were judged on `cpu`, and the
 kernels of {held} were audited or better. In half precision (`softmax_bfloat16`, `softmax_float16`), {half} of
 {halves} have such kernels.{refused} Templates take tensors of 16 bits on `cuda`, but for
 products of matrices; all else of such problems is the compiler's.
 
-On the H200 the first kernels of {cards} were audited or better; over PyTorch eager the geometric mean is {level1}x for
-level 1 and {suites}x for the others. Most products in float32 are slower than eager,
-as are most convolutions in bfloat16;
-the two selections of the largest elements, the slowest of all, were judged before a block took each row. A longer
-search, and models, find faster kernels: see [results](results.md).
+On the H200 the first kernels of {cards} were audited or better, {newest} of them at the commit at which all were timed.
+In these times the geometric mean over eager is {level1}x for level 1 and {suites}x for the others. Slower than eager,
+by more than a twentieth, are
+{slower}.
+A longer search, and models, find faster kernels: see [results](results.md).
 
 A reference of your own is covered where each of its calls is [supported](#supported-calls). Where one is not, the job
 ends with `no_template`, quotes the line of your file and names the calls near it that are supported; `--agents hybrid`
@@ -60,7 +66,7 @@ lets a model go on.
 
 
 _COLUMNS = ("suite", "problem", "family", "launches on `cuda`", "not covered", "on `cpu`", "over eager (interval)",
-            "on an H200", "over eager (interval)", "of the bound")  # fmt: skip
+            "on an H200", "over eager (interval)", "of the bound", "timed")  # fmt: skip
 
 
 def page() -> str:
@@ -70,6 +76,8 @@ def page() -> str:
     judged = {row["problem"]: row for row in records.read("judged_coverage")["problems"]}
     on_cards = records.read("h200_judged_coverage")["problems"]
     cards = {row["problem"].removesuffix("_bfloat16"): row for row in on_cards}
+    timed = records.read("h200_strategy_times")
+    times = {name.removesuffix("_bfloat16"): _times_eager(row) for name, row in timed["problems"].items()}
     head = _HEAD.format(
         covered=sum(not row["refused"] for row in rows),
         total=len(rows),
@@ -80,25 +88,38 @@ def page() -> str:
         held=sum(row["verdict"] in _COUNTING for row in judged.values()),
         columns=f"| {' | '.join(_COLUMNS)} |",
         rule=f"|{'---|' * len(_COLUMNS)}",
+        newest=sum(timed["commit"].startswith(row["commit"]) for row in on_cards),
         **_on_cards(list(cards.values())),
+        **_timed(times, {row["problem"] for row in rows if row["suite"] == "level1"}),
     )
-    table = (_row(row, judged.get(row["problem"]), cards.get(row["problem"])) for row in rows)
+    table = (
+        _row(row, judged.get(row["problem"]), cards.get(row["problem"]), times.get(row["problem"])) for row in rows
+    )
     return head + "".join(table) + _calls()
 
 
 def _on_cards(rows: list[dict[str, Any]]) -> dict[str, str]:
     """Return what is said of the kernels judged on a card."""
     held = [row for row in rows if row["verdict"] in _COUNTING]
-    means = {
-        name: geometric_mean([row["speedup"][1] for row in held if (row["suite"] == "level1") == (name == "level1")])
-        for name in ("level1", "suites")
-    }
     unprepared = [row["problem"] for row in rows if row["verdict"] == "not prepared"]
     words = f"{len(held)} of {len(rows)} problems"
     if unprepared:
         names = ", ".join(f"`{name}`" for name in unprepared)
         words += f" (PyTorch's own answers to {names} were no measure of a kernel)"
-    return {"cards": words, **{name: f"{mean:.2f}" for name, mean in means.items()}}
+    return {"cards": words}
+
+
+def _times_eager(row: dict[str, Any]) -> float:
+    """Return eager's time over that of the first strategy."""
+    return float(row["eager_us"] / row["strategies"][0][2])
+
+
+def _timed(times: dict[str, float], level1: set[str]) -> dict[str, str]:
+    """Return what is said of the kernels timed on a card."""
+    first = geometric_mean([time for name, time in times.items() if name in level1])
+    others = geometric_mean([time for name, time in times.items() if name not in level1])
+    slower = _listed(sorted(name for name, time in times.items() if time < SLOWER))
+    return {"level1": f"{first:.2f}", "suites": f"{others:.2f}", "slower": slower}
 
 
 def _calls() -> str:
@@ -139,12 +160,13 @@ sines, which are slower than fast transforms:
 _COUNTING = frozenset(verdict.value for verdict in Verdict if verdict.counts)
 
 
-def _row(row: dict[str, Any], judged: dict[str, Any] | None, card: dict[str, Any] | None) -> str:
+def _row(row: dict[str, Any], judged: dict[str, Any] | None, card: dict[str, Any] | None, timed: float | None) -> str:
     refused = "; ".join(f"`{where}`: {why}" for where, why in row["refused"].items())
     verdict, speed = _judged(judged)
     known = [str(row[key]) for key in ("suite", "problem", "family", "launches")]
     share = "" if card is None or "of_bound" not in card else f"{card['of_bound']:.0%}"
-    return f"| {' | '.join([*known, refused, verdict, speed, *_judged(card), share])} |\n"
+    times = "" if timed is None else f"{timed:.2f}"
+    return f"| {' | '.join([*known, refused, verdict, speed, *_judged(card), share, times])} |\n"
 
 
 def _judged(row: dict[str, Any] | None) -> tuple[str, str]:

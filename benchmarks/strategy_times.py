@@ -4,7 +4,7 @@ Renders and compiles the first strategies of each problem that the playbook woul
 own inputs, and times it beside PyTorch eager, in one process: seconds a problem, where a verdict takes many. Proves
 nothing: results are compared with PyTorch's once, and the largest difference is written down. For the cost model, and
 for whoever improves a template. Resumable, as a kernel that faults takes its process with it. Needs torch,
-cuda-bindings and a card.
+cuda-bindings and a card. ``--merge`` puts several runs' records into one.
 """
 
 from __future__ import annotations
@@ -88,6 +88,9 @@ class Compiled:
 def main(argv: list[str] | None = None) -> int:
     """Exit status 0 when every chosen problem is in the record."""
     options = _options(argv)
+    if options.merge:
+        records.write(options.out, _merged(options.merge, options.machine))
+        return 0
     if options.device:
         os.environ["CUDA_VISIBLE_DEVICES"] = options.device
     record = _resumed(options.out)
@@ -109,6 +112,20 @@ def main(argv: list[str] | None = None) -> int:
         records.write(options.out, record)
         say(json.dumps({name: record["problems"][name]}))
     return 0 if all(name in record["problems"] for name in wanted) else 1
+
+
+def _merged(parts: Sequence[Path], machine: str) -> dict[str, Any]:
+    """Return one record of all parts' problems, without what each took."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in parts]
+    rows = {name: row for part in found for name, row in part["problems"].items()}
+    kept = {name: {key: value for key, value in row.items() if key != "seconds"} for name, row in rows.items()}
+    return {
+        "command": "; ".join(part["command"] for part in found),
+        "commit": "; ".join(sorted({part["commit"] for part in found})),
+        "machine": machine or found[-1]["machine"],
+        "begun": min(part["begun"] for part in found),
+        "problems": kept,
+    }
 
 
 def _wanted(options: argparse.Namespace) -> list[str]:
@@ -300,6 +317,8 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", help="GPU UUID or index")
     parser.add_argument("--compilers", type=int, default=8, help="compilers that run side by side")
     parser.add_argument("--seconds", type=float, default=3_600.0, help="begin no problem after so many")
+    parser.add_argument("--merge", type=Path, nargs="+", default=[], help="records to put into one, timing nothing")
+    parser.add_argument("--machine", default="", help="with --merge: the machine, in words")
     parser.add_argument("--out", type=Path, default=Path(".cupilot/strategy_times.json"))
     return parser.parse_args(argv)
 

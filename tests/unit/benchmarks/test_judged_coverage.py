@@ -66,25 +66,36 @@ def test_the_page_says_what_was_judged_and_what_was_only_compiled(monkeypatch: p
     half = {"problems": 6, "refused": {"gelu_float16": "forward failed: NotImplementedError (line 9: return x)"}}
     cards = [
         {"suite": "level1", "problem": "softmax", "kernel": "plain", "verdict": "audited", "speedup": [1.9, 2.0, 2.1],
-         "of_bound": 0.876},
-        {"suite": "fusion", "problem": "gelu_bfloat16", "kernel": "plain", "verdict": "audited", "speedup": [7, 8, 9]},
-        {"suite": "fusion", "problem": "argmax", "kernel": "", "verdict": "not prepared", "failure": "errs by 0.2"},
+         "of_bound": 0.876, "commit": "a" * 12},
+        {"suite": "fusion", "problem": "gelu_bfloat16", "kernel": "plain", "verdict": "audited", "speedup": [7, 8, 9],
+         "commit": "b" * 12},
+        {"suite": "fusion", "problem": "argmax", "kernel": "", "verdict": "not prepared", "failure": "errs by 0.2",
+         "commit": "a" * 12},
     ]  # fmt: skip
+    compiled[1]["suite"] = "fusion"
+    times = {
+        "softmax": {"eager_us": 9.0, "strategies": [["plain", 5.0, 4.5, 20, 0, "0.0e+00"]]},
+        "gelu_bfloat16": {"eager_us": 4.0, "strategies": [["plain", 5.0, 5.0, 20, 0, "0.0e+00"]]},
+    }
     found = {
         "coverage": {"problems": compiled, "half_types": half},
         "judged_coverage": {"problems": ROWS},
         "h200_judged_coverage": {"problems": cards},
+        "h200_strategy_times": {"commit": "b" * 40, "problems": times},
     }
     monkeypatch.setattr(records, "read", lambda name: found[name])
     text = coverage_page.page()
     assert "2 were judged on `cpu`, and the\nkernels of 1 were audited or better" in text
     assert "5 of\n6 have such kernels. `gelu_float16` has none: forward failed: NotImplementedError." in text
     softmax = "| level1 | softmax | rows | 1 |  | audited | 2.00 (1.50 to 2.50) | audited | 2.00 (1.90 to 2.10) | 88% |"
-    assert softmax in text
-    assert "| level1 | gelu | rows | 1 |  | rejected: crash: a \\| b |  | audited | 8.00 (7.00 to 9.00) |  |" in text
-    assert "| level1 | argmax | rows | 1 |  | no |  | not prepared: errs by 0.2 |  |  |" in text
+    assert f"{softmax} 2.00 |" in text
+    gelu = "| fusion | gelu | rows | 1 |  | rejected: crash: a \\| b |  | audited | 8.00 (7.00 to 9.00) |  | 0.80 |"
+    assert gelu in text
+    assert "| level1 | argmax | rows | 1 |  | no |  | not prepared: errs by 0.2 |  |  |  |" in text
     assert "2 of 3 problems (PyTorch's own answers to `argmax` were no measure of a kernel)" in text
-    assert "2.00x for\nlevel 1 and 8.00x for the others" in text
+    assert "1 of them at the commit at which all were timed" in text
+    assert "is 2.00x for level 1 and 0.80x for the others" in text
+    assert "are\n`gelu`.\n" in text
     calls = text.split("## Supported calls")[1]
     assert "`index_put`" in calls
     assert "`i0`" not in calls

@@ -35,3 +35,19 @@ def test_a_difference_is_counted_in_spreads() -> None:
     other = strategy_times._difference(expected + torch.tensor([0.0, 0.5, 0.0, 0.0]), expected)
     assert same == 0
     assert other == pytest.approx(0.5 / 2**0.5)
+
+
+def test_records_of_several_runs_become_one(tmp_path: Path) -> None:
+    stamp = {"commit": "a" * 40, "machine": "a machine", "begun": "2026-01-01T00:00:00+00:00"}
+    first, second = (tmp_path / name for name in ("first.json", "second.json"))
+    relu, gelu = ({"eager_us": time, "seconds": 1.0, "strategies": []} for time in (1.0, 2.0))
+    first.write_text(json.dumps({**stamp, "command": "run relu", "problems": {"relu": relu}}))
+    second.write_text(json.dumps({**stamp, "command": "run gelu", "problems": {"gelu": gelu}}))
+    out = tmp_path / "one.json"
+    assert strategy_times.main(["--merge", str(first), str(second), "--machine", "a card", "--out", str(out)]) == 0
+    record = json.loads(out.read_text())
+    assert record["problems"] == {
+        "relu": {"eager_us": 1.0, "strategies": []},
+        "gelu": {"eager_us": 2.0, "strategies": []},
+    }
+    assert (record["command"], record["commit"], record["machine"]) == ("run relu; run gelu", "a" * 40, "a card")
