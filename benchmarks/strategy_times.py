@@ -32,12 +32,13 @@ from agents.playbook.manager import PlaybookManager
 from agents.playbook.translator import NotApplicable, PlaybookTranslator, operator_of
 from benchmarks import records
 from benchmarks.cost_points import text_of
+from benchmarks.coverage import DEVICES
 from benchmarks.judge_run import say
 from cupilot.domain import problems
-from cupilot.domain.hardware import Device, Peaks
+from cupilot.domain.hardware import Peaks
 from cupilot.domain.header import render
 from cupilot.domain.kernel import Kernel, ResolvedPlan, resolve
-from cupilot.domain.problem import NumericsPolicy, Problem, Role
+from cupilot.domain.problem import NumericsPolicy, Problem, Role, Target
 from cupilot.domain.roofline import place
 from cupilot.domain.strategy import Strategy
 from gpu_worker.reference.reference import Reference
@@ -51,18 +52,7 @@ from gpu_worker.targets.cuda.toolchain import architecture
 SEED = 0
 BLOCKS, BLOCK_SECONDS, MOST_LAUNCHES = 5, 4e-3, 200
 MOST_SLOTS = 8
-DEVICE = Device(
-    target="cuda",  # type: ignore[arg-type]
-    uid="card",
-    name="NVIDIA H200",
-    arch="sm_90",
-    units=132,
-    memory_bytes=141 * 10**9,
-    cache_bytes=50 * 2**20,
-    shared_bytes_per_block=227 * 1024,
-    registers_per_unit=65536,
-    threads_per_unit=2048,
-)
+DEVICE = DEVICES[Target.CUDA].model_copy(update={"name": "NVIDIA H200"})
 PEAKS = Peaks(
     device_uid="card",
     bandwidth=4.45e12,
