@@ -9,7 +9,7 @@ know them then, and neighbouring results are written together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from agents.playbook.compiler.groups import Group, Program, placed
@@ -234,12 +234,26 @@ def _live(group: Group, axis: int, stride: int) -> list[int]:
     return [phase for phase in range(stride) if _holds(own, {rest: number(phase)})]
 
 
-def _by_input(group: Group, phase: Term, quotient: Term) -> Group | None:
-    """Return a group whose first factor does not know the phase, as its terms are counted by the inputs under them."""
+@dataclass(frozen=True)
+class _Input:
+    """Index of the input that a term of a product reads: by the quotient of the result's place, its phase and a tap."""
+
+    at: Term
+    step_of_quotient: int
+    off: Term
+    """Inputs that the phase adds."""
+    axis: int
+    """Reduced axis of the tap; one of one term where there is no tap."""
+    tap: Term | None
+    step_of_tap: int
+
+
+def _input_of(group: Group, phase: Term, quotient: Term) -> _Input | None:
+    """Return the index that the first factor knows the phase by; None where it is not one such, or has more taps."""
     assert isinstance(group.source, Reduce)
     assert group.argument is not None
-    first, second = group.argument.args
-    known = {arg for load in loads_of(first) for arg in load.args[: len(load.data.shape)] if depends(arg, phase)}
+    loads = loads_of(group.argument.args[0])
+    known = {arg for load in loads for arg in load.args[: len(load.data.shape)] if depends(arg, phase)}
     if len(known) != 1:
         return None
     (at,) = known
@@ -248,32 +262,52 @@ def _by_input(group: Group, phase: Term, quotient: Term) -> Group | None:
     taps = [term for term in factors if term in group.inner]
     if len(shift) + len(taps) + 1 != len(factors) or quotient not in factors or len(taps) > 1:
         return None
-    free = [axis for axis, extent in enumerate(group.source.extents) if extent == 1]
-    if not taps and not free:
+    axes = [group.inner.index(tap) for tap in taps]
+    axes += [axis for axis, extent in enumerate(group.source.extents) if extent == 1]
+    if not axes:
         return None
-    axis = group.inner.index(taps[0]) if taps else free[0]
-    tap, step = (taps[0], factors[taps[0]]) if taps else (number(0), 0)
     off = number(0)
     for term, factor in shift:
         off = plus(off, times(term, factor))
-    conditions = [part for part in conjuncts(condition_of(second)) if not is_const(part)]
+    tap = taps[0] if taps else None
+    return _Input(at, factors[quotient], off, axes[0], tap, factors[tap] if tap else 0)
+
+
+def _reached(source: _Input, phase: Term, extent: int, conditions: Sequence[Term]) -> list[int]:
+    """Return the inputs that phases and taps reach under conditions on both, counted from that of the quotient."""
+    tap = source.tap or number(0)
     own = [part for part in conditions if _indices([part]) <= {phase, tap}]
-    extent = group.source.extents[axis]
-    reached = [
-        substituted([off], table)[0].data + step * value
-        for rest in range(phase.high + 1)
-        for value in range(extent)
-        if _holds(own, table := {phase: number(rest), tap: number(value)})
+    tables = [{phase: number(rest), tap: number(value)} for rest in range(phase.high + 1) for value in range(extent)]
+    return [
+        substituted([source.off], table)[0].data + source.step_of_tap * table[tap].data
+        for table in tables
+        if _holds(own, table)
     ]
+
+
+def _by_input(group: Group, phase: Term, quotient: Term) -> Group | None:
+    """Return a group whose first factor does not know the phase, as its terms are counted by the inputs under them."""
+    source = _input_of(group, phase, quotient)
+    if source is None:
+        return None
+    assert isinstance(group.source, Reduce)
+    assert group.argument is not None
+    first, second = group.argument.args
+    axis, extent = source.axis, group.source.extents[source.axis]
+    conditions = [part for part in conjuncts(condition_of(second)) if not is_const(part)]
+    reached = _reached(source, phase, extent, conditions)
     low, count = min(reached), max(reached) - min(reached) + 1
     inner = variable("input", count)
-    source = plus(times(quotient, factors[quotient]), plus(inner, number(low + affine(at).constant)))
-    (first,) = substituted([first], {at: source} | dict.fromkeys(conditions, const(True, "bool")))
+    place = plus(times(quotient, source.step_of_quotient), plus(inner, number(low + affine(source.at).constant)))
+    (first,) = substituted([first], {source.at: place} | dict.fromkeys(conditions, const(True, "bool")))
+    taps = [] if source.tap is None else [source.tap]
     if any(depends(first, index) for index in (phase, *taps)):
         return None
-    ahead = minus(off, plus(inner, number(low))) if step <= 0 else minus(plus(inner, number(low)), off)
-    value, hit = _quotient(ahead, abs(step), extent)
-    (second,) = substituted([second], {tap: value} if taps else {})
+    ahead = minus(plus(inner, number(low)), source.off)
+    if source.step_of_tap <= 0:
+        ahead = minus(source.off, plus(inner, number(low)))
+    value, hit = _quotient(ahead, abs(source.step_of_tap), extent)
+    (second,) = substituted([second], dict.fromkeys(taps, value))
     second = guarded(hit, second, const(0, second.dtype))
     own_index = variable(f"r{axis}", count)
     argument = make("mul", group.argument.dtype, *substituted([first, second], {inner: own_index}))

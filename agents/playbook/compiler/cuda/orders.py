@@ -13,7 +13,7 @@ from functools import cached_property
 from math import prod
 
 from agents.playbook.compiler.cuda.packs import EACH, FIRST, each_item, each_pack, fetched
-from agents.playbook.compiler.cuda.rows import SHORT_ROW, WARP
+from agents.playbook.compiler.cuda.rows import SHORT_ROW, WARP, lanes_of
 from agents.playbook.compiler.emission import TYPES, Emitter, statements
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.loops import indices, order_terms
@@ -68,12 +68,8 @@ class Keys:
     @cached_property
     def lanes(self) -> int:
         """Threads of a row."""
-        if self.order.length > SHORT_ROW:
-            return self.threads
-        lanes = 1
-        while lanes < WARP and lanes * 2 * self.packs.width < self.order.length:
-            lanes *= 2
-        return lanes
+        long = self.order.length > SHORT_ROW
+        return self.threads if long else lanes_of(self.order.length, self.packs.width)
 
     @property
     def flight(self) -> int:

@@ -1,4 +1,4 @@
-"""Results of products on tensor cores: from a block's sums in shared memory to the result's own order in memory.
+"""Results of products in tiles: from a block's sums in shared memory to the result's own order in memory.
 
 Neighbours in memory lie side by side in shared memory too. They are computed and stored in packs of up to 16 bytes
 where the result's offsets allow that, else one by one.

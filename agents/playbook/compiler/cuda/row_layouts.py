@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from agents.playbook.compiler.cuda.rows import RUN, SHORT_ROW, WARP
+from agents.playbook.compiler.cuda.rows import RUN, SHORT_ROW, WARP, lanes_of
 from agents.playbook.compiler.fused import FusedRows
 from agents.playbook.compiler.packs import Packs, item_bytes, loads_in, offset_of, width_of
 from agents.playbook.compiler.shapes_of_work import counted, depends
@@ -88,12 +88,7 @@ class Layout:
         """Threads of a row: some of a warp, or a block; in columns one of each warp, or one thread."""
         if self.columns:
             return 1 if self.group.length <= SHORT_COLUMN else BLOCK // WARP
-        if self.group.length > SHORT_ROW:
-            return BLOCK
-        lanes = 1
-        while lanes < WARP and lanes * 2 * self.packs.width < self.group.length:
-            lanes *= 2
-        return lanes
+        return BLOCK if self.group.length > SHORT_ROW else lanes_of(self.group.length, self.packs.width)
 
     @property
     def is_held(self) -> bool:

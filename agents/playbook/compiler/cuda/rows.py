@@ -37,6 +37,14 @@ LARGEST_BODY = 600
 """Operations of an unrolled loop that compilers take in little time and that fit an instruction cache."""
 
 
+def lanes_of(length: int, width: int) -> int:
+    """Return how many threads of a warp share a short row, of packs so wide: a power of two."""
+    lanes = 1
+    while lanes < WARP and lanes * 2 * width < length:
+        lanes *= 2
+    return lanes
+
+
 @dataclass(frozen=True)
 class Threads:
     """Threads that share a result's terms."""
@@ -113,10 +121,7 @@ class Rows:
         """Threads of a warp that share a row; 0 where a row is long, or does not lie side by side."""
         if self.terms > SHORT_ROW or not self.side_by_side:
             return 0
-        lanes = WARP if self.packs.width == 1 else 1
-        while lanes < WARP and lanes * 2 * self.packs.width < self.terms:
-            lanes *= 2
-        return lanes
+        return WARP if self.packs.width == 1 else lanes_of(self.terms, self.packs.width)
 
     def total(self, threads: Threads, part: Part) -> list[str]:
         """Return the statements by which each thread makes the ``total`` of its share of a part's terms."""
