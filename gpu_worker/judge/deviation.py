@@ -18,6 +18,10 @@ MIN_SPREAD_ELEMENTS = 8
 FLAT = 1e-5
 """An output whose spread is below this share of its magnitude is constant for float32's purposes."""
 
+COARSE = 1e-4
+COARSE_LEAST = 1e-25
+"""Variances above these, over the square of the mean and alone, are exact enough in float32."""
+
 VANISHING = 1e-31
 """Below this, float32 begins to lose bits and then the value: an output that is smaller everywhere is held to this."""
 
@@ -153,19 +157,34 @@ def moments(values: torch.Tensor) -> tuple[float, float]:
     """Return mean and standard deviation of the finite values, merged from stretches (Chan, Golub, LeVeque 1979)."""
     count, mean, squares = 0, 0.0, 0.0
     for part in stretches(values):
-        exact = part.double()
-        variance, middle = torch.var_mean(exact, correction=0)
-        if not math.isfinite(float(variance)):
-            exact = exact[exact.isfinite()]
-            if not exact.numel():
-                continue
-            variance, middle = torch.var_mean(exact, correction=0)
-        mine, distance = exact.numel(), float(middle) - mean
+        mine, middle, variance = _moments_of(part)
+        if not mine:
+            continue
+        distance = middle - mean
         total = count + mine
-        squares += float(variance) * mine + distance * distance * count * mine / total
+        squares += variance * mine + distance * distance * count * mine / total
         mean += distance * mine / total
         count = total
     return mean, math.sqrt(squares / count) if count else 0.0
+
+
+def _moments_of(part: torch.Tensor) -> tuple[int, float, float]:
+    """Return count, mean and variance of the finite values; float32's own arithmetic is five times as fast."""
+    if part.dtype is torch.float32:
+        mean, variance = _mean_and_variance(part)
+        if COARSE_LEAST < variance < math.inf and variance > COARSE * mean * mean:
+            return part.numel(), mean, variance
+    exact = part.double()
+    mean, variance = _mean_and_variance(exact)
+    if not math.isfinite(variance):
+        exact = exact[exact.isfinite()]
+        mean, variance = _mean_and_variance(exact) if exact.numel() else (0.0, 0.0)
+    return exact.numel(), mean, variance
+
+
+def _mean_and_variance(values: torch.Tensor) -> tuple[float, float]:
+    variance, mean = torch.var_mean(values, correction=0)
+    return float(mean), float(variance)
 
 
 def deviation(expected: Expected, got: torch.Tensor, enough: float = math.inf) -> float:

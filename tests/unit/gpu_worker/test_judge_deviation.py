@@ -17,6 +17,7 @@ from gpu_worker.judge.deviation import (
     deviation,
     disagreement,
     flat,
+    moments,
     unit_of,
     unreadable,
     wrong_mask,
@@ -164,3 +165,16 @@ def test_an_infinite_error_is_put_into_words() -> None:
     assert disagreement(0.25) == "PyTorch itself errs by 0.25 of the output's spread"
     assert "inf" not in disagreement(math.inf).split()
     assert "quantiser" in disagreement(math.inf)
+
+
+@pytest.mark.parametrize(
+    ("scale", "offset"),
+    [(1.0, 0.0), (3.0, -7.0), (1.0, 5000.0), (1e-3, 1.0), (1e18, 0.0), (1e-14, 0.0), (1e-20, 0.0), (1e30, 0.0)],
+)
+def test_moments_are_exact_whatever_the_scale_and_the_offset(scale: float, offset: float) -> None:
+    values = torch.randn(2**21, generator=torch.Generator().manual_seed(1)) * scale + offset
+    values[17] = math.inf
+    exact = torch.cat([values[:17], values[18:]]).double()
+    mean, spread = moments(values)
+    assert spread == pytest.approx(float(exact.std(correction=0)), rel=1e-6)
+    assert mean == pytest.approx(float(exact.mean()), abs=1e-5 * spread)
