@@ -188,7 +188,12 @@ class Slots:
 
     def untouched(self, slot: int) -> bool:
         """Return whether all of a slot's outputs are still what :meth:`poison` wrote."""
-        return all(bool((self._words(slot, spec) == self._poisons[slot, spec.name]).all()) for spec in self._outputs)
+        return all(self._is_poison(slot, spec) for spec in self._outputs)
+
+    def _is_poison(self, slot: int, spec: TensorSpec) -> bool:
+        words, pattern = self._words(slot, spec), self._poisons[slot, spec.name]
+        least, most = torch.aminmax(words) if words.numel() else (pattern, pattern)
+        return int(least) == int(most) == pattern
 
     def unwritten(self, slot: int, index: int) -> torch.Tensor:
         """Mark the elements of an output (flattened, logical order) that still hold the poison."""
