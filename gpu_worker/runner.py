@@ -53,7 +53,7 @@ def _execute(device: RunnerDevice, command: messages.Command, descriptors: Seque
             return _timed(device, command.order)
         case messages.Capture() | messages.Replay():
             return _through_graph(device, command)
-        case messages.Lend() | messages.Free():
+        case messages.Lend() | messages.Free() | messages.RunEmpty():
             return _borrowing(device, command, descriptors)
         case messages.Attach():
             device.attach(command.handle, descriptors)
@@ -72,13 +72,17 @@ def _timed(device: RunnerDevice, order: Sequence[int]) -> messages.Timed:
 
 
 def _borrowing(
-    device: RunnerDevice, command: messages.Lend | messages.Free, descriptors: Sequence[int]
+    device: RunnerDevice, command: messages.Lend | messages.Free | messages.RunEmpty, descriptors: Sequence[int]
 ) -> messages.Answer:
     if not isinstance(device, BorrowingRunnerDevice):
-        raise RunnerError("infrastructure", "this runner takes no memory for results")
-    if isinstance(command, messages.Free):
-        return messages.Freed(device.free())
-    device.lend(command.handle, descriptors)
+        raise RunnerError("infrastructure", "this runner holds no imported file")
+    match command:
+        case messages.Free():
+            return messages.Freed(device.free())
+        case messages.RunEmpty():
+            return messages.Timed(device.run_empty())
+        case messages.Lend():
+            device.lend(command.handle, descriptors)
     return messages.Acknowledged()
 
 

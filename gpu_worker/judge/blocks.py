@@ -87,10 +87,11 @@ class Blocks:
         launch_timeout: float,
         slowest: float,
         lent: LentMemory | None = None,
+        overheads: Mapping[int, float] | None = None,
     ) -> None:
         """``slowest`` is the longest of a launch that works, in seconds; one of a block may take ``launch_timeout``.
 
-        ``lent`` is the memory that the runner was lent for results.
+        ``lent`` is the memory that the runner was lent for results, ``overheads`` are those of its blocks.
         """
         self.slots = slots
         self.fillings = fillings
@@ -104,6 +105,7 @@ class Blocks:
         self._launch_timeout = launch_timeout
         self._slowest = slowest
         self._lent = lent
+        self._overheads = overheads or {}
         self._random = random.Random()
         self._decoys = min(DECOYS, slots.count // DECOY_SHARE)
         self._laid: list[int] = []
@@ -177,7 +179,8 @@ class Blocks:
             message = "a launch went on writing its output after it had been reported as done"
             raise KernelFailed(FailureKind.UNWRITTEN_OUTPUT, message, law="timed")
         host = ran.host + self._taken_over(order, ran, usual)
-        taken = self._device.kernel_seconds(host, ran.reported, len(order))
+        overhead = self._overheads.get(ran.parts, 0.0)
+        taken = self._device.kernel_seconds(host, ran.reported, len(order), overhead)
         if taken is None or late > LATE_SECONDS + LATE_SHARE * host:
             return BlockTime(host, ran.reported, None)
         return BlockTime(host, ran.reported, taken / len(order))

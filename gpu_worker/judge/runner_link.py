@@ -64,6 +64,8 @@ class Ran:
     host: float
     reported: float
     places: Sequence[Sequence[int]]
+    parts: int = 1
+    """Commands that it took."""
 
 
 class KernelFailed(Exception):
@@ -145,12 +147,19 @@ class RunnerLink:
         parts = [order] if self._trusted else in_parts(order, self._random)
         return self._timed([messages.Run(list(part)) for part in parts], timeout, release)
 
+    def run_empty(self, parts: int, timeout: float, release: Release | None = None) -> Ran:
+        """Run so many empty parts of a block, as :meth:`run` does; a runner of imported files can, before it loads."""
+        return self._timed([messages.RunEmpty()] * parts, timeout, release)
+
     def replay(self, timeout: float, release: Release | None = None) -> Ran:
         """Run the plan as :meth:`run` does, through the graph that was captured last."""
         return self._timed([messages.Replay()], timeout, release)
 
     def _timed(
-        self, commands: Sequence[messages.Run | messages.Replay], timeout: float, release: Release | None
+        self,
+        commands: Sequence[messages.Run | messages.RunEmpty | messages.Replay],
+        timeout: float,
+        release: Release | None,
     ) -> Ran:
         """Carry out one command after the other on one clock, which starts once the first lies in the channel."""
         started = time.perf_counter()
@@ -169,7 +178,7 @@ class RunnerLink:
         if not 0 <= reported < 1e6:
             text = f"the runner's clock says that {reported:.3g} s passed where the judge's says {host:.3g} s"
             raise KernelFailed(FailureKind.CLOCK_MISMATCH, text)
-        return Ran(host, reported, [launch for answer in timed for launch in answer.places])
+        return Ran(host, reported, [launch for answer in timed for launch in answer.places], len(timed))
 
     def _ask(
         self,

@@ -69,6 +69,13 @@ class Run:
 
 
 @dataclass(frozen=True)
+class RunEmpty:
+    """Do what a command to run an imported file costs beside the file: launch next to nothing, and wait for it."""
+
+    op: Literal["run_empty"] = "run_empty"
+
+
+@dataclass(frozen=True)
 class Capture:
     """Make the whole plan, once for each slot in this order, one graph."""
 
@@ -90,9 +97,9 @@ class Reset:
     op: Literal["reset"] = "reset"
 
 
-Command: TypeAlias = Attach | Lend | Free | Load | Bind | Run | Capture | Replay | Reset
+Command: TypeAlias = Attach | Lend | Free | Load | Bind | Run | RunEmpty | Capture | Replay | Reset
 _COMMANDS: dict[str, type[Command]] = {
-    command.op: command for command in (Attach, Lend, Free, Load, Bind, Run, Capture, Replay, Reset)
+    command.op: command for command in (Attach, Lend, Free, Load, Bind, Run, RunEmpty, Capture, Replay, Reset)
 }
 
 # Answers

@@ -308,10 +308,11 @@ class JudgeDevice(Protocol):
         """
         ...
 
-    def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:
+    def kernel_seconds(self, host: float, runner: float, launches: int, overhead: float = 0.0) -> float | None:
         """Return seconds a block took, from the judge's wall clock around it and the runner's own report.
 
-        None where the two disagree by more than launch and message overhead: CLOCK_MISMATCH.
+        ``overhead`` is what an empty block takes. None where the two disagree by more than launch and message overhead:
+        CLOCK_MISMATCH.
         """
         ...
 

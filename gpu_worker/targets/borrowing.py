@@ -12,6 +12,10 @@ from gpu_worker.targets.base import RunnerDevice
 class BorrowingRunnerDevice(RunnerDevice, Protocol):
     """A runner of imported files, whose results may stay in memory that the judge lends it."""
 
+    def run_empty(self) -> float:
+        """Launch next to nothing and wait for it, before a file is loaded; return the seconds that it took."""
+        ...
+
     def lend(self, handle: dict[str, Any], descriptors: Sequence[int]) -> None:
         """Map the memory; closes the descriptors."""
         ...

@@ -165,7 +165,13 @@ class CpuJudgeDevice:
             self.cold_start_seconds = max(LEAST_COLD_START_SECONDS, self._slack)
         return host
 
-    def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:  # noqa: ARG002
+    def kernel_seconds(
+        self,
+        host: float,
+        runner: float,
+        launches: int,  # noqa: ARG002
+        overhead: float = 0.0,  # noqa: ARG002
+    ) -> float | None:
         """Return the judge's wall time: the runner's clock is in the kernel's hands and only has to agree."""
         if abs(host - runner) > CLOCK_TOLERANCE * host + self._slack:
             return None

@@ -8,15 +8,13 @@ What is looked up before the file runs stays what it was, whatever the file repl
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,7 +24,7 @@ from gpu_worker.returned import keyed, leaves
 from gpu_worker.signature import Signature
 from gpu_worker.targets import extension, user_errors
 from gpu_worker.targets.base import RunnerError
-from gpu_worker.targets.cpu_memory import keep_freed_memory, map_arena
+from gpu_worker.targets.imported_memory import CpuMemory, CudaMemory, Memory
 
 if TYPE_CHECKING:
     from gpu_worker.targets.cuda.lent import Lent
@@ -36,85 +34,7 @@ MODULE = "modelnew"
 FIRST_CALLS = 4
 """Calls of forward that allocate outside of lent memory: a file's own buffers, graphs and counters are made there."""
 
-_clock = time.perf_counter
 _tensor_types = (torch.Tensor, torch.nn.Parameter)
-
-
-class _Memory(Protocol):
-    """Source of the judge's arena."""
-
-    device: torch.device
-
-    def map(self, handle: dict[str, Any], descriptors: Sequence[int]) -> torch.Tensor:
-        """Return the arena as bytes; closes the descriptors."""
-        ...
-
-    def settle(self) -> None:
-        """Wait for all that was launched, on every stream."""
-        ...
-
-    def lend(self, handle: dict[str, Any], descriptors: Sequence[int]) -> Lent:
-        """Map memory for results; closes the descriptors."""
-        ...
-
-    def apply(self, policy: str) -> None:
-        """Apply the baseline's settings of PyTorch under this policy."""
-        ...
-
-
-class _CpuMemory:
-    """Shared memory in a file."""
-
-    device = torch.device("cpu")
-
-    def __init__(self) -> None:
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-        keep_freed_memory()
-
-    def map(self, handle: dict[str, Any], descriptors: Sequence[int]) -> torch.Tensor:
-        return map_arena(handle, descriptors)
-
-    def settle(self) -> None:
-        """Do nothing: no call is asynchronous here; the file's own threads are stopped from outside."""
-
-    def lend(self, handle: dict[str, Any], descriptors: Sequence[int]) -> Lent:  # noqa: ARG002
-        raise RunnerError("infrastructure", "results on a CPU are copied")
-
-    def apply(self, policy: str) -> None:
-        torch.set_float32_matmul_precision("highest" if policy == "fp32" else "high")
-
-
-class _CudaMemory:
-    """Device memory that the judge exported."""
-
-    def __init__(self) -> None:
-        from gpu_worker.targets.cuda import driver
-
-        self.device = torch.device("cuda", 0)
-        torch.cuda.set_device(self.device)
-        self._driver = driver
-        self._wait = driver.Context().synchronize
-        self._shared: Any = None
-
-    def map(self, handle: dict[str, Any], descriptors: Sequence[int]) -> torch.Tensor:
-        size = int(handle["bytes"])
-        self._shared = self._driver.SharedMemory.attach(descriptors[0], size)
-        os.close(descriptors[0])
-        return torch.as_tensor(self._driver.Adoptable(self._shared.pointer, size), device=self.device)
-
-    def settle(self) -> None:
-        self._wait()
-
-    def lend(self, handle: dict[str, Any], descriptors: Sequence[int]) -> Lent:
-        from gpu_worker.targets.cuda.lent import Lent
-
-        size = int(handle["bytes"])
-        shared = self._driver.SharedMemory.attach(descriptors[0], size)
-        os.close(descriptors[0])
-        return Lent(shared, size)
-
-    def apply(self, policy: str) -> None:
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = policy != "fp32"
 
 
 @dataclass(frozen=True)
@@ -132,9 +52,9 @@ class _Slot:
 class ImportedRunner:
     """Runs one imported file; see :class:`gpu_worker.targets.base.RunnerDevice`."""
 
-    def __init__(self, memory: Callable[[], _Memory]) -> None:
+    def __init__(self, memory: Callable[[], Memory]) -> None:
         self._open = memory
-        self._memory: _Memory | None = None
+        self._memory: Memory | None = None
         self._arena: torch.Tensor | None = None
         self._signature: Signature | None = None
         self._model: torch.nn.Module | None = None
@@ -153,7 +73,7 @@ class ImportedRunner:
 
     def load(self, binary: str, launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Run the file and construct its class; ``launches`` is one :class:`Signature` as JSON."""
-        self._memory = self._open()
+        self._memory = self._memory or self._open()
         self._signature = signature = Signature.from_json(launches[0])
         self._memory.apply(signature.policy)
         path = Path(binary)
@@ -164,6 +84,13 @@ class ImportedRunner:
 
     def reset(self) -> None:
         """Do nothing: what a file keeps between calls is state of a Python process."""
+
+    def run_empty(self) -> float:
+        """See :class:`gpu_worker.targets.borrowing.BorrowingRunnerDevice`."""
+        self._memory = self._memory or self._open()
+        self._memory.begin()
+        self._memory.touch()
+        return self._memory.end()
 
     def lend(self, handle: dict[str, Any], descriptors: Sequence[int]) -> None:
         """Map memory in which results may stay."""
@@ -201,7 +128,7 @@ class ImportedRunner:
         """Call forward for each slot, with its parameters and buffers, and hand over what it returns; all is timed."""
         assert self._memory is not None
         slots = [self._slots[index] for index in order]
-        started = _clock()
+        self._memory.begin()
         with user_errors.reported(None, "forward_failed", "forward"), torch.no_grad(), self._autocast():
             self._copy_buffers(slots)
             first = max(0, FIRST_CALLS - self._calls)
@@ -209,9 +136,9 @@ class ImportedRunner:
             places = [self._call(slot) for slot in slots[:first]]
             with self._lent.routed() if self._lent is not None else nullcontext():
                 places += [self._call(slot) for slot in slots[first:]]
-            self._memory.settle()
+            seconds = self._memory.end()
         self._places = places if self._lent is not None else []
-        return _clock() - started
+        return seconds
 
     def _call(self, slot: _Slot) -> list[int]:
         """Call forward for a slot; return where its results lie."""
@@ -369,9 +296,9 @@ def _buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def cpu() -> ImportedRunner:
     """Return the factory for the ``cpu`` target."""
-    return ImportedRunner(_CpuMemory)
+    return ImportedRunner(CpuMemory)
 
 
 def cuda() -> ImportedRunner:
     """Return the factory for the ``cuda`` target."""
-    return ImportedRunner(_CudaMemory)
+    return ImportedRunner(CudaMemory)

@@ -183,6 +183,9 @@ def test_places_of_results_come_from_runners_that_were_lent_memory() -> None:
             return len(order) / 10
 
     class Borrower(Runner):
+        def run_empty(self) -> float:
+            return 0.1
+
         def lend(self, *given: Any) -> None:
             self.lent = list(given)
 
@@ -196,11 +199,12 @@ def test_places_of_results_come_from_runners_that_were_lent_memory() -> None:
     assert answered(borrower, messages.Lend({"bytes": 512}), [7]) == messages.Acknowledged()
     assert borrower.lent == [{"bytes": 512}, [7]]
     assert answered(borrower, messages.Free(), []) == messages.Freed([[0, 512]])
+    assert answered(borrower, messages.RunEmpty(), []) == messages.Timed(0.1)
     assert answered(borrower, messages.Run([3, 1]), []) == messages.Timed(0.2, [[0], [-1]])
     assert answered(Runner(), messages.Run([3, 1]), []) == messages.Timed(0.2, [])
     refused = answered(Runner(), messages.Free(), [])
     assert isinstance(refused, messages.Failed)
-    assert "takes no memory" in refused.message
+    assert "holds no imported file" in refused.message
 
 
 def test_the_longest_honest_failure_is_within_the_limit() -> None:
