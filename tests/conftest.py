@@ -59,11 +59,20 @@ typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 @pytest.fixture(scope="module", autouse=True)
 def _garbage() -> Iterator[None]:
-    """Collect what a file leaves at its end: sockets that a library's client left open fail no other file's test."""
+    """Collect what a file leaves at its end: sockets that a library's client left open fail no other file's test.
+
+    What is still in use then is not looked at again: libraries and thousands of tests took seconds each time.
+    """
     yield
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "unclosed", ResourceWarning)
         gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of garbage collection."""
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:
