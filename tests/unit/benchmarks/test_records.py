@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,27 @@ def test_a_row_is_a_line_and_numbers_have_seven_digits(tmp_path: Path) -> None:
     found = json.loads("\n".join(lines))
     assert found["rows"][3] == {**rows[3], "value": 0.4285714}
     assert found["none"] is None
+
+
+def test_rows_come_back_from_a_table_as_they_were(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"name": "a", "of": "all", "time": {"low": 1, "high": 2}, "kinds": {"x": 1}, "none": None, "parts": [{"p": 1}]},
+        {"name": "b", "of": "all", "time": {"low": 3, "high": 4, "more": 5}, "kinds": {}, "none": 1, "parts": []},
+        {"name": "c", "of": "all", "time": None, "kinds": {"y": 2}, "none": 1, "parts": [], "last": True},
+    ] * 5
+    path = tmp_path / "record.json"
+    records.write(path, {"command": "make", "rows": rows, "few": [{"a": 1}], "in": {"deep": rows}}, tables=True)
+    table = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    assert table["same"] == {"of": "all"}
+    assert table["columns"] == ["name", {"time": ["low", "high", "more?"]}, "kinds", "none", "parts", "last?"]
+    assert records.load(path) == {"command": "make", "rows": rows, "few": [{"a": 1}], "in": {"deep": rows}}
+
+
+def test_keys_of_a_table_keep_the_order_that_they_have_in_the_rows(tmp_path: Path) -> None:
+    rows = [{"own": place, "zeros": place} for place in range(9)] + [{"own": 1, "signed": 2, "zeros": 3}]
+    path = tmp_path / "record.json"
+    records.write(path, rows, tables=True)
+    assert json.loads(path.read_text(encoding="utf-8"))["columns"] == ["own", "signed?", "zeros"]
 
 
 def test_a_commit_says_whether_the_tree_had_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
