@@ -1,8 +1,8 @@
 """Write the champions that ship with a release: ``python -m benchmarks.make_champions``.
 
-Sources are records in ``benchmarks/results`` whose winner was reproduced on a GPU (``--record NAME...``, by default all
-of those on GPUs), or an installation's confirmed winners on built-in problems (``--server URL``, its key in
-``CUPILOT_API_KEY``). Of several for a problem, policy, target and architecture the one with the highest lower bound
+Sources are whole outputs of ``benchmarks.evolve_local`` or ``benchmarks.model_kernels`` on a GPU (``--run FILE...``,
+the winners' folder beside each), or an installation's confirmed winners on built-in problems (``--server URL``, its key
+in ``CUPILOT_API_KEY``). Of several for a problem, policy, target and architecture the one with the highest lower bound
 over eager is kept; a shipped one is replaced by a faster one only, and none is slower than eager. Each file goes to
 ``cupilot/domain/shipped``.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import evolved, records
+from benchmarks import evolved
 from benchmarks.prompt_pages import facts_of
 from cupilot.client import ApiError, Client
 from cupilot.domain import champions, problems
@@ -27,29 +27,24 @@ from cupilot.domain.problems import Size
 from cupilot.schemas import Report
 
 FOLDER = Path(champions.__file__).with_name("shipped")
-NVRTC_FLAGS = (
-    "--gpu-architecture=sm_90a", "--std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v",
-)  # fmt: skip
-"""Of every build for an H100 or H200 until now; records did not keep them before 2026-11-26."""
-
 LAST_PREPARATION_LAWS = "perturbed"
 """A check of every evaluation that is no input law."""
 
 
-def of_record(name: str) -> Iterator[Champion]:
-    """Yield the reproduced winners of a record."""
-    whole = records.read(name)
-    for job in whole["jobs"]:
+def of_run(path: Path) -> Iterator[Champion]:
+    """Yield the reproduced winners of a run, whose whole output is in a file."""
+    run = evolved.of_run(path)
+    for job in run["jobs"]:
         winner = job.get("winner")
         if winner and winner["evaluation"]["verdict"] == Verdict.REPRODUCED.value:
             try:
-                yield _of_job(name, job, whole["begun"])
+                yield _of_job(job, path.with_suffix("") / job["problem"], run["begun"])
             except (ValueError, InvalidChampion) as error:
-                _say(f"{name}: {job['problem']}: left out: {_first_line(error)}")
+                _say(f"{path.name}: {job['problem']}: left out: {_first_line(error)}")
 
 
-def _of_job(name: str, job: dict[str, Any], measured_at: str) -> Champion:
-    attempt = evolved.winner(name, job["problem"])
+def _of_job(job: dict[str, Any], folder: Path, measured_at: str) -> Champion:
+    attempt = evolved.attempt(job["winner"], folder, Target(job["target"]))
     assert attempt.kernel is not None
     assert attempt.evaluation is not None
     policy = NumericsPolicy(job["policy"])
@@ -74,19 +69,12 @@ def _of_job(name: str, job: dict[str, Any], measured_at: str) -> Champion:
         target=Target(job["target"]),
         strategy=attempt.strategy,
         kernel=attempt.kernel,
-        evaluation=_with_flags(attempt.evaluation).model_copy(update={"environment": environment}),
+        evaluation=attempt.evaluation.model_copy(update={"environment": environment}),
         preparation=preparation,
         author=job.get("author", "playbook"),
         generation=best["generation"] + 1,
         measured_at=measured_at,
     )
-
-
-def _with_flags(evaluation: Evaluation) -> Evaluation:
-    build = evaluation.build
-    if build is None or build.flags or not build.compiler.startswith("nvrtc"):
-        return evaluation
-    return evaluation.model_copy(update={"build": build.model_copy(update={"flags": NVRTC_FLAGS})})
 
 
 def of_server(url: str) -> Iterator[Champion]:
@@ -176,20 +164,16 @@ def _say(line: str) -> None:
 
 
 def main() -> int:
-    """Write champions from records, and from a server where one is named."""
+    """Write champions from runs, or from a server where one is named."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.make_champions", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--record", nargs="*", help="names in benchmarks/results [h200_fp32* h200_tf32* h200_model* h100_model*]"
-    )
+    parser.add_argument("--run", type=Path, nargs="*", default=[], metavar="FILE", help="whole outputs of runs")
     parser.add_argument("--server", metavar="URL", help="take the winners of this installation's jobs instead")
     options = parser.parse_args()
     if options.server:
         write(of_server(options.server))
         return 0
-    patterns = ("h200_fp32*.json", "h200_tf32*.json", "h200_model*.json", "h100_model*.json")
-    names = options.record or sorted(path.stem for pattern in patterns for path in records.RESULTS.glob(pattern))
-    for name in names:
-        write(of_record(name))
+    for path in options.run:
+        write(of_run(path))
     return 0
 
 

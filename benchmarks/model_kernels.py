@@ -1,9 +1,10 @@
-"""Judge kernels from files: ``python -m benchmarks.model_kernels FOLDER --out RECORD.json``.
+"""Judge kernels from files: ``python -m benchmarks.model_kernels FOLDER --out RUN.json``.
 
 FOLDER holds one folder a kernel, ``PROBLEM.NAME`` (a child of a crossover is called ``child``), each with a
 ``kernel.cu``, ``plan.json`` and ``strategy.json``. Every kernel of a built-in problem at full size is evaluated; the
-one with the highest lower bound of its speedup is confirmed in fresh processes against all baselines. Writes a record
-as :mod:`benchmarks.evolved` does, after each problem, and the winners' sources beside it. Needs an NVIDIA GPU.
+one with the highest lower bound of its speedup is confirmed in fresh processes against all baselines. Writes what was
+measured after each problem, the winners' sources beside it: :mod:`benchmarks.make_champions` makes champions of that,
+and :mod:`benchmarks.evolved` the record. Needs an NVIDIA GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Judge all kernels of the folder; 0 when every problem has a reproduced one."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.model_kernels", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="one folder a kernel: PROBLEM.NAME")
-    parser.add_argument("--out", type=Path, required=True, help="the record; winners go to a folder of its name")
+    parser.add_argument("--out", type=Path, required=True, help="the run; winners go to a folder of its name")
     parser.add_argument("--work-dir", type=Path, default=Path(".cupilot/model-kernels"), help="builds and peaks")
     parser.add_argument("--problem", nargs="*", help="only these")
     parser.add_argument("--policy", choices=[policy.value for policy in NumericsPolicy], default="fp32")

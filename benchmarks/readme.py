@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import records
+from benchmarks import evolved, records
 from benchmarks.local_report import speedup_over
 from cupilot.domain import problems
 from cupilot.domain.champions import Champion, champions
@@ -117,7 +117,7 @@ def updated(readme: str) -> str:
 
 def _rows(runs: tuple[str, ...]) -> Iterator[Row]:
     for run in runs:
-        for job in records.read(run)["jobs"]:
+        for job in evolved.jobs(run):
             if "winner" in job:
                 winner = Evaluation.model_validate(job["winner"]["evaluation"])
                 if winner.verdict.counts and winner.comparison():

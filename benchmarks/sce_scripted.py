@@ -90,7 +90,9 @@ def main() -> int:
     say(f"best {job.best.id if job.best else '-'}: {verdict}")
     if options.out:
         run = {**records.stamp(), "calls": engineer.asked, "best_after_each_generation": ladder.best}
-        records.write(options.out, evolved.compact({**run, "jobs": [record(job)]}, {}))
+        records.write(
+            options.out, evolved.compact({**run, "jobs": [evolved.settled(record(job))]}), evolved.DIGITS, tables=True
+        )
     return 0 if len(ladder.best) > 1 and ladder.best[-1] > ladder.best[0] > 0 else 1
 
 

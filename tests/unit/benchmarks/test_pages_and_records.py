@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import records
+from benchmarks import evolved, records
 
 
 def page(name: str) -> str:
@@ -60,7 +60,7 @@ def test_the_scripted_model() -> None:
 
 
 def test_what_the_readme_says_of_searches_and_peaks() -> None:
-    jobs = [job for run in ("h200_fp32", "h200_fp32_more", "h200_tf32") for job in records.read(run)["jobs"]]
+    jobs = [job for run in ("h200_fp32", "h200_fp32_more", "h200_tf32") for job in evolved.jobs(run)]
     single = sum(max(candidate["generation"] for candidate in job["candidates"]) == 0 for job in jobs)
     text = page("README.md")
     assert f"{single} of the {len(jobs)} searches never began a second one" in text
@@ -100,7 +100,7 @@ def test_the_price_of_a_step() -> None:
 
 def test_faults_of_models_and_calls_of_the_fuzzer_and_attacks_on_the_sandbox() -> None:
     jobs = records.read("service/model_faults")["jobs"]
-    kills = sum(sum(job.get("kills", {}).values()) for job in jobs)
+    kills = sum(job.get("kills", 0) for job in jobs)
     assert f"{len(jobs)} jobs, {kills} killed processes" in page("docs/models.md")
     assert not any(job.get("wrong") for job in jobs)
     operations = records.read("service/fuzz")["operations"]
@@ -116,10 +116,10 @@ def test_the_crossover_study() -> None:
     text = page("docs/experiments.md")
     said = []
     for name in ("crossover_cpu", "crossover_cuda"):
-        code = [trial for trial in records.read(name)["trials"] if trial["arm"] == "code"]
-        single = [trial for trial in code if trial["size"] == "A1xB1"]
-        assert not [trial for trial in code if trial["outcome"] == "success" and trial not in single]
-        successes = sum(trial["outcome"] == "success" for trial in single)
+        code = [(pair["size"], pair["code"]["outcome"]) for pair in records.read(name)["pairs"] if "code" in pair]
+        single = [outcome for size, outcome in code if size == "A1xB1"]
+        assert not [outcome for size, outcome in code if outcome == "success" and size != "A1xB1"]
+        successes = single.count("success")
         said.append((successes, len(single), len(code) - len(single)))
     (first, pairs, more), (second, others, rest) = said
     assert f"succeeded in {first} of {pairs} pairs with one technique each and in none of {more} with more" in text

@@ -9,7 +9,7 @@ from agents.interface import Alignment
 from agents.playbook import agents
 from agents.playbook.evidence import missing
 from agents.playbook.ladders import parse
-from benchmarks import evolved, records
+from benchmarks import evolved
 from cupilot.domain.evaluation import BuildReport, Evaluation, Verdict
 from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Workspace
 from cupilot.domain.problem import NumericsPolicy, Target
@@ -22,7 +22,7 @@ from tests.unit.agents.playbook.references import trace
 
 PLAYBOOK = agents()
 FACTS, _ = trace(lambda x: torch.softmax(x, 1), {"x": torch.zeros(64, 1024)})
-RECORDED = [job["problem"] for job in records.read("h200_fp32")["jobs"]]
+RECORDED = [job["problem"] for job in evolved.jobs("h200_fp32")]
 BRIEF = briefing(FACTS, Target.CUDA)
 
 
