@@ -9,7 +9,6 @@ problems that stand admitted there, unchanged, are not admitted again.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +21,8 @@ from cupilot.domain.evaluation import PreparationResult
 from cupilot.domain.problem import NumericsPolicy, Target
 from gpu_worker.evaluator import Evaluator
 
+HASH_CHARACTERS = 12
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 0 when every problem was admitted."""
@@ -33,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{'problem':<50}{'class':<12}{'laws: tolerance':<146}null kernels rejected")
         for name in options.problems or problems.names("level1"):
             problem = problems.load(name, size=options.size, policy=NumericsPolicy(options.policy))
-            record = known.pop((name, problem.content_hash()), None)
+            record = known.pop((name, problem.content_hash()[:HASH_CHARACTERS]), None)
             if record is None:
                 result = evaluator.prepare(problem, timeout=options.timeout)
                 record = _record(name, problem.content_hash(), result)
@@ -42,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
             rows.append(record)
             print("\n".join(_lines(record)), flush=True)
             if options.out:
-                records.write(options.out, {**head, "problems": [*rows, *known.values()]})
+                records.write(options.out, {**head, "problems": [*rows, *known.values()]}, tables=True)
     refused = [record["problem"] for record in rows if record["failure"]]
     print(f"{len(rows) - len(refused)} of {len(rows)} admitted, {datetime.now(UTC).date()}")
     if refused:
@@ -54,7 +55,7 @@ def _known(options: argparse.Namespace) -> dict[tuple[str, str], dict[str, Any]]
     """Return records of problems admitted earlier under the same size and policy, by name and content."""
     if not options.resume or not options.out or not options.out.exists():
         return {}
-    run = json.loads(options.out.read_text(encoding="utf-8"))
+    run = records.load(options.out)
     if (run["size"], run["policy"]) != (options.size, options.policy):
         return {}
     return {
@@ -76,7 +77,7 @@ def _record(name: str, problem_hash: str, result: PreparationResult) -> dict[str
     known = result.preparation
     return {
         "problem": name,
-        "problem_hash": problem_hash,
+        "problem_hash": problem_hash[:HASH_CHARACTERS],
         "failure": result.failure.model_dump(mode="json") if result.failure else None,
         "op_class": known.facts.op_class if known else None,
         "tolerances": {law: float(f"{most:.5g}") for law, most in known.tolerances.items()} if known else {},

@@ -6,13 +6,12 @@ wrote, and judges nothing itself. Without ``--write`` it prints the page, and en
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks import pages
+from benchmarks import pages, records
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "benchmarks/results/judge/h200_admission.json"
@@ -38,18 +37,18 @@ own.
 
 def page() -> str:
     """Return the text of ``docs/admission.md``."""
-    run = json.loads(RECORDS.read_text(encoding="utf-8"))
-    records = run["problems"]
-    counted = Counter(law for record in records for law in record["tolerances"])
+    run = records.load(RECORDS)
+    problems = run["problems"]
+    counted = Counter(law for record in problems for law in record["tolerances"])
     head = _HEAD.format(
         machine=_without_load(run["machine"]),
         size=run["size"],
         policy=run["policy"],
-        admitted=sum(record["failure"] is None for record in records),
-        total=len(records),
+        admitted=sum(record["failure"] is None for record in problems),
+        total=len(problems),
         laws="Laws in force: " + ", ".join(f"`{law}` on {count}" for law, count in counted.most_common()) + ".",
     )
-    return head + "".join(_row(record) for record in records)
+    return head + "".join(_row(record) for record in problems)
 
 
 def _row(record: dict[str, Any]) -> str:

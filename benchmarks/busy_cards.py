@@ -40,14 +40,14 @@ def main() -> int:
             open_jobs = sum(not state.final for state in states)
             looks.append(_look(client, time.monotonic() - began, open_jobs))
             record.update(devices=looks[-1].pop("devices"), summary=_summary(looks), looks=looks[:: options.keep_each])
-            records.write(options.out, record)
+            records.write(options.out, record, tables=True)
             if not open_jobs:
                 break
             time.sleep(PAUSE_SECONDS)
         record["jobs"] = [
             {"problem": state.problem.name, "state": state.state, "verdicts": state.verdicts} for state in states
         ]
-    records.write(options.out, record)
+    records.write(options.out, record, tables=True)
     say(str(record["summary"]))
     return 0 if record["summary"]["busy"] is not None else 1
 

@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     options = _options(argv)
     if options.measure:
         measure(options.measure, options.work_dir)
-    before = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {}
+    before = records.load(options.out) if options.out.exists() else {}
     found = [_row(point) for point in points()]
     model = model_hash()
     earlier = [version for version in before.get("versions", []) if version["model"] != model]
@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
         "misses": sorted(found, key=lambda row: -row["off"])[:MISSES],
         "problems": problems_of(found),
     }
-    records.write(options.out, record)
+    records.write(options.out, record, tables=True)
     say(json.dumps(record["versions"][-1], indent=1))
     return 0
 

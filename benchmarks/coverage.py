@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows.append(known or {"suite": suite, "problem": name, **row(name)})
             print(rows[-1], flush=True)
     half = kept["half_types"] or half_types()
-    records.write(records.RESULTS / "coverage.json", {**head, "half_types": half, "problems": rows})
+    records.write(records.RESULTS / "coverage.json", {**head, "half_types": half, "problems": rows}, tables=True)
     return 0 if all(not item["refused"] for item in rows) else 1
 
 

@@ -20,7 +20,7 @@ from agents.playbook import agents as playbook
 from benchmarks import records
 from benchmarks.crossover_pairs import Size, pairs
 from benchmarks.crossover_report import draw, head, lines, summary
-from benchmarks.crossover_trials import Arm, Study, Trial
+from benchmarks.crossover_trials import Arm, Study, Trial, rows
 from benchmarks.local_report import machine
 from benchmarks.plain_judge import plain_judge
 from cupilot.domain import problems
@@ -105,11 +105,11 @@ def _size(study: Study, size: Size, options: argparse.Namespace) -> tuple[list[T
 
 def _keep(out: Path, run: dict[str, Any], trials: list[Trial], notes: list[str]) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    rows = summary(trials)
-    data = {**run, "summary": rows, "notes": notes, "trials": [trial.record() for trial in trials]}
-    records.write(out / "crossover.json", data)
+    shares = summary(trials)
+    data = {**run, "summary": shares, "notes": notes, "pairs": rows(trials)}
+    records.write(out / "crossover.json", data, tables=True)
     for form in Format:
-        (out / f"crossover.{form.value}").write_bytes(draw(rows, str(run["players"]), form))
+        (out / f"crossover.{form.value}").write_bytes(draw(shares, str(run["players"]), form))
 
 
 def _players(choice: str, budget: float) -> tuple[Agents, str]:

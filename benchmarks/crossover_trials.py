@@ -6,6 +6,7 @@ Correct is what the judge says; the techniques are looked for in source and bina
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -57,20 +58,32 @@ class Trial:
     refusal: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """Return the trial as JSON-compatible data."""
+        """Return what came of the trial, as JSON-compatible data."""
         failure = self.evaluation.failure if self.evaluation else None
         whole = {
-            "problem": self.problem,
-            "size": str(self.size),
-            "arm": self.arm.value,
-            "parents": [list(self.pair.first.ids()), list(self.pair.second.ids())],
             "outcome": self.outcome.value,
-            "verdict": self.evaluation.verdict.value if self.evaluation else None,
             "failure": failure.kind.value if failure else None,
-            "absent": self.absent,
+            "absent": list(self.absent),
             "refusal": self.refusal,
         }
-        return {name: value for name, value in whole.items() if value is not None}
+        return {name: value for name, value in whole.items() if value}
+
+    @property
+    def of(self) -> dict[str, Any]:
+        """The parents and where they are crossed, as JSON-compatible data."""
+        parents = [list(self.pair.first.ids()), list(self.pair.second.ids())]
+        return {"problem": self.problem, "size": str(self.size), "parents": parents}
+
+
+def rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Return a row a pair of parents, with what came of each arm."""
+    pairs: list[dict[str, Any]] = []
+    for trial in trials:
+        before = pairs[-1] if pairs else {}
+        if trial.arm.value in before or any(before.get(key) != value for key, value in trial.of.items()):
+            pairs.append(trial.of)
+        pairs[-1][trial.arm.value] = trial.record()
+    return pairs
 
 
 @dataclass

@@ -96,7 +96,7 @@ def main() -> int:
     text = markdown(report)
     print(text)
     if not arguments.only:
-        records.write(RESULTS / "faults.json", report)
+        records.write(RESULTS / "faults.json", report, tables=True)
     return 1 if lost or whole or orphans or orphans_after or calls.unrecorded else 0
 
 

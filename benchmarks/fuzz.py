@@ -61,7 +61,9 @@ def main() -> int:
     for line in wrong:
         print(f"\n{line}", file=sys.stderr)
     if not arguments.only:
-        records.write(RESULTS / "fuzz.json", {**head, "operations": [_row(outcome) for outcome in outcomes]})
+        records.write(
+            RESULTS / "fuzz.json", {**head, "operations": [_row(outcome) for outcome in outcomes]}, tables=True
+        )
     return 1 if wrong else 0
 
 

@@ -7,7 +7,6 @@ Without ``--write`` it prints the section, and ends with status 1 where the page
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.judge_run import phase_shares, quantile
+from benchmarks.records import load
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/judge.md"
@@ -168,10 +168,7 @@ def _distances(kernel: dict[str, Any]) -> list[float]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return record
+    return load(path) if path.exists() else None
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -62,18 +62,20 @@ def judge(options: argparse.Namespace) -> Iterator[Evaluator]:
 class Record:
     """A JSON file that is complete after each write."""
 
-    def __init__(self, options: argparse.Namespace, what: str) -> None:
+    def __init__(self, options: argparse.Namespace, what: str, *, tables: bool = False) -> None:
+        """Begin a record; ``tables`` as :func:`benchmarks.records.write` takes it."""
         shown = {
             name: str(value) for name, value in vars(options).items() if name not in ("out", "work_dir", "from_pytest")
         }
         head = {name: value for name, value in records.stamp().items() if name != "machine"}
         self.data: dict[str, Any] = {**head, "what": what, "options": shown, "complete": False}
         self._out: Path = options.out
+        self._tables = tables
 
     def add(self, **more: Any) -> None:
         """Say more, and write all."""
         self.data.update(more)
-        records.write(self._out, self.data)
+        records.write(self._out, self.data, tables=self._tables)
 
     def machine(self, preparation: Preparation) -> None:
         """Name the machine, once."""

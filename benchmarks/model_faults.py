@@ -74,7 +74,6 @@ class Line:
     unknown_calls: int
     wrong: list[str]
     """Books that do not agree, or an end that is not the undisturbed job's."""
-    message: str | None = None
 
 
 def main() -> int:
@@ -111,16 +110,9 @@ def _method(method: str, *, quick: bool) -> list[Line]:
 
 
 def _write(name: str, head: dict[str, Any], lines: list[Line], seconds: float) -> None:
-    jobs = [{key: value for key, value in _kept(line).items() if value} for line in lines]
-    records.write(RESULTS / f"{name}.json", {**head, "seconds": round(seconds), "jobs": jobs})
-
-
-def _kept(line: Line) -> dict[str, Any]:
-    """Return what stays of a job: kills by point over all steps, the beginning of its message."""
-    kills: Counter[str] = Counter()
-    for name, count in line.kills.items():
-        kills[name.partition(": ")[2]] += count
-    return {**asdict(line), "kills": dict(kills), "message": (line.message or "")[:100]}
+    kept = [asdict(line) | {"kills": sum(line.kills.values())} for line in lines]
+    jobs = [{key: value for key, value in row.items() if value} for row in kept]
+    records.write(RESULTS / f"{name}.json", {**head, "seconds": round(seconds), "jobs": jobs}, tables=True)
 
 
 @contextmanager
@@ -178,7 +170,6 @@ def _line(method: str, disturbance: str, outcome: Outcome, departures: Sequence[
         reserved_usd=outcome.reserved_usd,
         unknown_calls=outcome.lost,
         wrong=[*outcome.breaches, *departures],
-        message=outcome.message,
     )
 
 

@@ -50,7 +50,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         left, problems = _ask(Path(folder), [entry for entry in entries if entry.informative])
     report = judge(left, problems, options.seed)
-    records.write(options.out, {**records.stamp(), **report})
+    records.write(options.out, {**records.stamp(), **report}, tables=True)
     print(readable(report), end="")
     return 0 if report["spearman"] else 1
 

@@ -67,7 +67,7 @@ def main() -> int:
         "outcomes": outcomes,
     }
     print(f"{len(ATTACKS)} attacks on {len(kinds)} kinds of sandbox, {len(breaches)} breaches")
-    records.write(records.RESULTS / "sandbox.json", record)
+    records.write(records.RESULTS / "sandbox.json", record, tables=True)
     return 1 if breaches or pointless else 0
 
 

@@ -108,7 +108,7 @@ def main() -> int:
         whole["clusters"].append(report | {"samples": [asdict(sample) for sample in kept]})
     whole["machine_afterwards"] = machine()
     if not arguments.dry:
-        records.write(arguments.out, whole)
+        records.write(arguments.out, whole, tables=True)
     print(whole["machine"], whole["machine_afterwards"], sep="\n")
     return 0 if all(cluster["steps"] > 0 for cluster in whole["clusters"]) else 1
 

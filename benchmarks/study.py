@@ -42,7 +42,13 @@ def main(arguments: list[str] | None = None) -> int:
     digest = hashlib.sha256(archive_of(options.matrix).read_bytes()).hexdigest()
     records.write(
         records.RESULTS / f"{options.matrix}_cpu.json",
-        {**stamp, "answers": answers, "sha256": digest, "report": report.model_dump(mode="json")},
+        {
+            **stamp,
+            "answers": answers,
+            "sha256": digest,
+            "report": report.model_dump(mode="json", exclude={"convergence"}),
+        },
+        tables=True,
     )
     return 0 if report.experiment.final else 1
 

@@ -120,8 +120,8 @@ def page() -> str:
 
 
 def report_of(record: dict[str, Any]) -> ExperimentReport:
-    """Return the report that a record holds."""
-    return ExperimentReport.model_validate(record["report"])
+    """Return the report that a record holds, without its convergence."""
+    return ExperimentReport.model_validate({**record["report"], "convergence": []})
 
 
 def problems_of(report: ExperimentReport) -> list[str]:

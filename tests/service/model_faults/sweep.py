@@ -95,7 +95,6 @@ class Outcome:
 
     state: JobState
     reason: str | None
-    message: str | None
     story: list[tuple[object, ...]]
     """Each candidate: what it was, and what it came to."""
     kills: Counter[str]
@@ -313,9 +312,7 @@ def run(
     ]
     lost = [call for call in calls if call.state is LlmCallState.LOST]
     reserved = sum(call.cost_usd for call in lost)
-    outcome = Outcome(
-        job.state, job.reason, job.message, story, rig.kills, worker.asked, job.cost_usd, reserved, len(lost)
-    )
+    outcome = Outcome(job.state, job.reason, story, rig.kills, worker.asked, job.cost_usd, reserved, len(lost))
     outcome.breaches = [*row_breaches(rig, [job_id]), *audit(job, calls, worker.asked, rig.kills)]
     return outcome
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
-from benchmarks import admission_page
+from benchmarks import admission_page, records
 from cupilot.domain import problems
 
 
@@ -15,10 +13,10 @@ def test_page_and_run_agree() -> None:
 
 
 def test_every_problem_of_level_1_was_admitted_as_it_is() -> None:
-    records = json.loads(admission_page.RECORDS.read_text(encoding="utf-8"))["problems"]
-    assert [record["problem"] for record in records] == list(problems.names("level1"))
-    for record in records:
-        assert record["problem_hash"] == problems.load(record["problem"], size="full").content_hash()
+    admitted = records.load(admission_page.RECORDS)["problems"]
+    assert [record["problem"] for record in admitted] == list(problems.names("level1"))
+    for record in admitted:
+        assert problems.load(record["problem"], size="full").content_hash().startswith(record["problem_hash"])
         assert record["failure"] is None
         assert record["admission"]
         assert all(record["admission"].values())

@@ -19,7 +19,7 @@ from agents.playbook import agents as playbook
 from benchmarks.crossover_pairs import Pair, Size, pairs
 from benchmarks.crossover_report import draw, head, lines, summary
 from benchmarks.crossover_study import _size
-from benchmarks.crossover_trials import Arm, Outcome, Study, Trial
+from benchmarks.crossover_trials import Arm, Outcome, Study, Trial, rows
 from cupilot.domain.evaluation import (
     Baseline,
     BuildReport,
@@ -183,15 +183,28 @@ def test_shares_have_intervals_and_the_figure_every_bar(briefing: Briefing) -> N
             for _ in range(count)
         ]
 
-    rows = summary([*some(Arm.STRATEGY, SUCCESS=20), *some(Arm.CODE, SUCCESS=0, SYNTAX=15, FUNCTION=5)])
-    assert [(row["arm"], row["success"]) for row in rows] == [("strategy", 1.0), ("code", 0.0)]
-    assert rows[1]["ci_high"] == pytest.approx(0.1611, abs=1e-4)
-    assert "does not build 15" in lines(rows)[1]
-    svg = draw(rows, "playbook", Format.SVG)
+    shares = summary([*some(Arm.STRATEGY, SUCCESS=20), *some(Arm.CODE, SUCCESS=0, SYNTAX=15, FUNCTION=5)])
+    assert [(row["arm"], row["success"]) for row in shares] == [("strategy", 1.0), ("code", 0.0)]
+    assert shares[1]["ci_high"] == pytest.approx(0.1611, abs=1e-4)
+    assert "does not build 15" in lines(shares)[1]
+    svg = draw(shares, "playbook", Format.SVG)
     root = ET.fromstring(svg)
     ids = {element.get("id") for element in root.iter()}
     assert {f"part-{place}-{part}" for place in range(2) for part in range(5)} <= ids
-    assert svg == draw(rows, "playbook", Format.SVG)
+    assert svg == draw(shares, "playbook", Format.SVG)
     assert "no model is used" in head("playbook")
     assert isinstance(pair, Pair)
-    assert set(some(Arm.CODE, SUCCESS=1)[0].record()) >= {"size", "arm", "parents", "outcome", "absent"}
+
+
+def test_the_record_has_a_row_a_pair(briefing: Briefing) -> None:
+    pair, other = islice(pairs(briefing, Size(1, 1), 0, believe=False), 2)
+    trials = [
+        Trial("softmax", Size(1, 1), Arm.STRATEGY, pair, Outcome.SUCCESS),
+        Trial("softmax", Size(1, 1), Arm.CODE, pair, Outcome.LOST, absent={"vector_loads": "none in the binary"}),
+        Trial("softmax", Size(1, 1), Arm.CODE, other, Outcome.SYNTAX),
+    ]
+    first, second = rows(trials)
+    assert first["parents"] == [list(pair.first.ids()), list(pair.second.ids())]
+    assert first["strategy"] == {"outcome": "success"}
+    assert first["code"] == {"outcome": "correct, techniques lost", "absent": ["vector_loads"]}
+    assert set(second) == {"problem", "size", "parents", "code"}

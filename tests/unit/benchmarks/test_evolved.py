@@ -75,3 +75,16 @@ def test_a_record_keeps_what_was_measured_and_what_details_are_asked_for(
     assert attempt.kernel == MADE_BY_A_MODEL.kernel
     assert attempt.evaluation is not None
     assert attempt.evaluation.profile is not None
+
+
+KEPT = sorted(
+    source.parent for source in records.RESULTS.glob("*/*/kernel.c*") if source.parent.parent.name != "h100_unconfirmed"
+)
+
+
+@pytest.mark.parametrize("folder", KEPT, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
+def test_a_source_that_is_kept_is_the_winner_of_its_record_with_its_plan(folder: Path) -> None:
+    attempt = evolved.winner(folder.parent.name, folder.name)
+    assert attempt.kernel is not None
+    assert attempt.evaluation is not None
+    assert attempt.kernel.content_hash().startswith(attempt.evaluation.kernel_hash)

@@ -19,6 +19,7 @@ from benchmarks import (
     judge_run,
     judge_self,
     judge_throughput,
+    records,
 )
 from benchmarks.judge_kernels import kernels_of, problem_of
 from cupilot.domain import problems
@@ -104,7 +105,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[s
         out = tmp_path / "record.json"
         common = ["--target", "cpu", "--work-dir", str(tmp_path / "work"), "--out", str(out)]
         assert script([*common, *more]) == code
-        found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+        found = records.load(out)
         assert found["complete"]
         return found
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
-from benchmarks import faults, simulation
+from benchmarks import faults, records, simulation
 
 DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_the_page_on_faults_is_that_of_its_report() -> None:
-    report = json.loads((faults.RESULTS / "faults.json").read_text(encoding="utf-8"))
+    report = records.read("service/faults")
     page = faults.markdown(report)
     calls = report["model_calls"]
     lost = calls["paid"] - calls["answered"]
@@ -21,7 +20,7 @@ def test_the_page_on_faults_is_that_of_its_report() -> None:
 
 
 def test_a_report_without_a_lost_answer_says_so() -> None:
-    report = json.loads((faults.RESULTS / "faults.json").read_text(encoding="utf-8"))
+    report = records.read("service/faults")
     calls = report["model_calls"] | {"paid": report["model_calls"]["answered"]}
     assert "- lost of what was paid: nothing\n" in faults.markdown(report | {"model_calls": calls})
 
@@ -32,5 +31,5 @@ def test_kept_simulations_are_of_the_commands_that_the_page_names() -> None:
     assert len(commands) == 2
     for command in commands:
         asked = simulation.parser().parse_args(command.split())
-        kept = json.loads((simulation.RESULTS / asked.out.name).read_text(encoding="utf-8"))
+        kept = records.load(simulation.RESULTS / asked.out.name)
         assert kept["arguments"] == simulation.of_the_run(asked)
