@@ -30,6 +30,10 @@ def test_only_records_kernels_and_answers_of_the_study_are_kept() -> None:
     assert kept == {".json", ".cu", ".cpp"}
 
 
+def test_all_results_have_less_than_a_megabyte() -> None:
+    assert sum(path.stat().st_size for path in records.RESULTS.rglob("*") if path.is_file()) < 1_000_000
+
+
 def test_a_row_is_a_line_and_numbers_have_seven_digits(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     rows = [{"name": f"row {number}", "value": number / 7, "words": "many " * 20} for number in range(9)]
