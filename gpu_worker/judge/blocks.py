@@ -19,6 +19,7 @@ from cupilot.domain.evaluation import FailureKind
 from gpu_worker.judge.clocks import LATE_SECONDS, LATE_SHARE
 from gpu_worker.judge.fillings import Fillings
 from gpu_worker.judge.lent import LentMemory
+from gpu_worker.judge.overheads import Overheads
 from gpu_worker.judge.runner_link import KernelFailed, Ran, RunnerLink
 from gpu_worker.judge.slots import Digests, Slots, Watch
 from gpu_worker.messages.runner import COPIED
@@ -87,7 +88,7 @@ class Blocks:
         launch_timeout: float,
         slowest: float,
         lent: LentMemory | None = None,
-        overheads: Mapping[int, float] | None = None,
+        overheads: Overheads | None = None,
     ) -> None:
         """``slowest`` is the longest of a launch that works, in seconds; one of a block may take ``launch_timeout``.
 
@@ -105,7 +106,7 @@ class Blocks:
         self._launch_timeout = launch_timeout
         self._slowest = slowest
         self._lent = lent
-        self._overheads = overheads or {}
+        self._overheads = overheads or Overheads()
         self._random = random.Random()
         self._decoys = min(DECOYS, slots.count // DECOY_SHARE)
         self._laid: list[int] = []
@@ -168,7 +169,7 @@ class Blocks:
         if self.graphs:
             self._link.capture(order)
         self.flush(len(order))
-        usual = self._lent.rehearse(len(order)) if self._lent is not None else 0.0
+        usual = max(self._lent.rehearse(len(order)), self._overheads.look) if self._lent is not None else 0.0
         places = self.slots.places_in_outputs(order, GLANCED_BYTES) if self._device.torch_device.type == "cpu" else None
         release = partial(self._hold, False)
         link = self._link
@@ -179,7 +180,7 @@ class Blocks:
             message = "a launch went on writing its output after it had been reported as done"
             raise KernelFailed(FailureKind.UNWRITTEN_OUTPUT, message, law="timed")
         host = ran.host + self._taken_over(order, ran, usual)
-        overhead = self._overheads.get(ran.parts, 0.0)
+        overhead = self._overheads.blocks.get(ran.parts, 0.0)
         taken = self._device.kernel_seconds(host, ran.reported, len(order), overhead)
         if taken is None or late > LATE_SECONDS + LATE_SHARE * host:
             return BlockTime(host, ran.reported, None)

@@ -8,8 +8,12 @@ judge's by so much, and no more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+
+import torch
 
 from gpu_worker.judge.runner_link import MOST_PARTS, RunnerLink
 from gpu_worker.targets.base import JudgeDevice
@@ -17,31 +21,50 @@ from gpu_worker.targets.base import JudgeDevice
 BLOCKS = 12
 """Empty blocks of each number of parts."""
 
-SHARE = 0.75
-"""Quantile of their seconds that is believed, so that few honest blocks seem longer than they were."""
+BELIEVED = 10
+"""So many of them take at most what is believed: few honest blocks then seem longer than they were."""
+
+IDLE_SECONDS = 0.03
+"""For so long a runner stands still before an empty block, as it does while slots are filled: its caches are cold."""
 
 EMPTY_SECONDS = 10.0
 """Longest that an empty block may take."""
 
+LOOKED_AT = 64
+"""Words that are read after an empty block."""
 
-def overheads_of_blocks(
-    link: RunnerLink, device: JudgeDevice, hold: Callable[[bool], float | None], starting: float
-) -> dict[int, float]:
-    """Return the seconds of an empty block by its number of parts; the first may take ``starting`` seconds.
 
-    None are measured where the judge's clock alone counts.
-    """
+@dataclass(frozen=True)
+class Overheads:
+    """Seconds of empty blocks."""
+
+    blocks: Mapping[int, float] = field(default_factory=dict)
+    """By number of parts."""
+    look: float = 0.0
+    """Of reading a few words of the device's memory after a block, when the device's turn is the runner's."""
+
+
+def measured(link: RunnerLink, device: JudgeDevice, hold: Callable[[bool], float | None], starting: float) -> Overheads:
+    """Measure them; the first block may take ``starting`` seconds. None are where the judge's clock alone counts."""
     if not device.lends:
-        return {}
+        return Overheads()
     link.run_empty(1, starting)
-    return {parts: _overhead(link, device, hold, parts) for parts in range(1, MOST_PARTS + 1)}
+    words = torch.zeros(LOOKED_AT, device=device.torch_device)
+    blocks, looks = {}, []
+    for parts in range(1, MOST_PARTS + 1):
+        times = []
+        for _ in range(BLOCKS):
+            hold(True)
+            time.sleep(IDLE_SECONDS)
+            device.flush_cache()
+            device.synchronize()
+            times.append(link.run_empty(parts, EMPTY_SECONDS, partial(hold, False)).host)
+            began = time.perf_counter()
+            words.cpu()
+            looks.append(time.perf_counter() - began)
+        blocks[parts] = _believed(times)
+    return Overheads(blocks, _believed(looks))
 
 
-def _overhead(link: RunnerLink, device: JudgeDevice, hold: Callable[[bool], float | None], parts: int) -> float:
-    times = []
-    for _ in range(BLOCKS):
-        hold(True)
-        device.flush_cache()
-        device.synchronize()
-        times.append(link.run_empty(parts, EMPTY_SECONDS, partial(hold, False)).host)
-    return sorted(times)[int(SHARE * BLOCKS)]
+def _believed(times: Sequence[float]) -> float:
+    return sorted(times)[len(times) * BELIEVED // BLOCKS - 1]
