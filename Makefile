@@ -48,8 +48,8 @@ PYTEST := $(PYTHON) -m pytest -q -rfE -p no:randomly -n $(TESTS_AT_ONCE) --max-w
 test: $(INSTALLED) build/helm/DIGEST ## all tests that need no GPU
 	@$(PYTEST) -m "not gpu"
 
-test-fast: $(INSTALLED) ## unit tests, without those that start the judge or compile dozens of kernels
-	@$(PYTEST) -p no:schemathesis -m "not judge and not builds" tests/unit
+test-fast: $(INSTALLED) ## unit tests, without those that start the judge, compile dozens of kernels or take seconds
+	@$(PYTEST) -p no:schemathesis -m "not judge and not builds and not slow" tests/unit
 
 test-gpu: $(INSTALLED) ## tests that need an NVIDIA GPU
 	@$(PYTHON) -m pytest -q -m gpu

