@@ -132,7 +132,8 @@ class _Rows:
         rest = [at for at in range(len(self.groups)) if at not in self.members]
         sooner = [self.groups[at] for at in rest if at <= end and at not in later]
         after = [self.groups[at] for at in rest if at > end or at in later]
-        outlined = [self._outlined(group) for group in after]
+        unknown = {target.tensor for group in after for target in group.targets}
+        outlined = [self._outlined(group, unknown) for group in after]
         after = [group for group, _ in outlined]
         read = {tensor for group in [*sooner, *after] for tensor in group.loads()}
         stored = [item for item in self.values if item in names or item in read]
@@ -272,8 +273,11 @@ class _Rows:
                 later.add(at)
         return later
 
-    def _outlined(self, group: Group) -> tuple[Group, Target | None]:
-        """Return a reduction over all rows that reads one value of each, and the target that this value is."""
+    def _outlined(self, group: Group, unknown: set[Tensor]) -> tuple[Group, Target | None]:
+        """Return a reduction over all rows that reads one value of each, and the target that this value is.
+
+        The group stays as it is where that value needs an ``unknown`` tensor, which is computed after these rows.
+        """
         source, argument = group.source, group.argument
         if type(group) is not Group or not isinstance(source, Reduce) or argument is None or prod(group.shape) != 1:
             return group, None
@@ -283,6 +287,8 @@ class _Rows:
         (moved,) = substituted([argument], {old: new for old, new in found if old.op == "index"})
         terms = self._replaced([moved])
         if terms is None or terms[0] is moved:
+            return group, None
+        if any(term.op == "load" and term.data in unknown for term in walk(terms)):
             return group, None
         tensor = Map(self.shape, "float32", lambda _: terms[0], stored=True)
         flat = linear(group.inner, dense(source.extents))

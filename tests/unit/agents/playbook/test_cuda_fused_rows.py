@@ -157,6 +157,18 @@ def test_other_rows_stay_apart(name: str, builds: Path) -> None:
     compare_all(run_cuda(kernel, facts, case.inputs, builds), case)
 
 
+def along_its_norm(a: torch.Tensor) -> torch.Tensor:
+    squares, sizes = (a * a).sum(1), a.abs().sum(1)
+    return (squares / squares.norm() * sizes).sum()
+
+
+def test_sums_over_rows_wait_for_what_they_need(builds: Path) -> None:
+    case = of(along_its_norm, random(14, 200))
+    kernel, facts = kernel_of(case)
+    assert len(kernel.plan.launches) == 2
+    compare_all(run_cuda(kernel, facts, case.inputs, builds), case)
+
+
 def eighths(a: torch.Tensor) -> torch.Tensor:
     scale = a.abs().amax(-1, keepdim=True) / 448.0
     return (a / scale).to(torch.float8_e4m3fn).float() * scale
