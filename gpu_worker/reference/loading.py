@@ -198,6 +198,11 @@ def input_names(model: torch.nn.Module, inputs: Inputs, taken: Sequence[str]) ->
     return unique(names, [*RESERVED_NAMES, *taken]), scalars
 
 
+def live_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the module's own parameters and buffers by their names in it."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
 def state_names(model: torch.nn.Module) -> dict[str, str]:
     """Return identifier of each parameter and buffer by its state_dict key, in state_dict order."""
     keys = [*dict(model.named_parameters()), *dict(model.named_buffers())]

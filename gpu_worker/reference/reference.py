@@ -7,7 +7,7 @@ is what cases and slots hold. A reference that writes to its arguments is refuse
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from statistics import median
 from typing import Any
@@ -28,6 +28,7 @@ from gpu_worker.reference.reads import ReadWatch
 from gpu_worker.reference.selections import SelectionWatch, with_errors
 from gpu_worker.reference.trace import trace
 from gpu_worker.reference.watching import OperatorClock
+from gpu_worker.reference.widening import Widened, default_dtype, near
 from gpu_worker.signature import Layout, Signature, TensorArgument
 from gpu_worker.targets.base import JudgeDevice
 
@@ -75,6 +76,7 @@ class Reference:
         self._assumed: Sequence[torch.Tensor] = ()
         self._ran_exactly = False
         """True once it has: what raises in float64 from then on is the fault of its inputs."""
+        self._casts: AbstractContextManager[object] = nullcontext()
         self._separable: bool | None = None
         """True if the operator treats the elements of a batch apart; None until it is asked."""
 
@@ -186,6 +188,8 @@ class Reference:
         if self._ran_exactly and not short:
             raise UnusableReference(f"forward has no answer in float64: {why[:500]}")
         outputs = self._in_float32(tensors, change)  # where it raises, it has no answer to these tensors at all
+        if not short and (wide := self._widened(tensors, change, outputs)) is not None:
+            return wide
         self.answered_exactly = False
         self.exact = short  # memory may be there the next time
         return outputs
@@ -214,8 +218,19 @@ class Reference:
 
     def _in_float64(self, tensors: Sequence[torch.Tensor], change: Change | None) -> list[torch.Tensor]:
         copies = changed_copies(tensors, change, _RESULT_DTYPES)
-        with self.device.policy(NumericsPolicy.FP32), _default_dtype(torch.float64):
+        with self.device.policy(NumericsPolicy.FP32), default_dtype(torch.float64), self._casts:
             return [in_float64(tensor) for tensor in outputs_in(self._functional(*self._split(copies)))]
+
+    def _widened(
+        self, tensors: Sequence[torch.Tensor], change: Change | None, rounded: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor] | None:
+        """Run in float64 without the reference's own casts, from now on; None where that is not the same operator."""
+        self._casts, outputs = Widened(), None
+        with suppress(RuntimeError):
+            outputs = self._in_float64(tensors, change)
+        self._ran_exactly = outputs is not None and near(outputs, rounded)
+        self._casts = self._casts if self._ran_exactly else nullcontext()
+        return outputs if self._ran_exactly else None
 
     def _in_pieces(self, tensors: Sequence[torch.Tensor], change: Change | None) -> list[torch.Tensor] | None:
         """Run the batch in as many pieces as memory needs; None if the operator mixes elements of a batch."""
@@ -332,7 +347,7 @@ class Reference:
 
     def assume(self, storages: Sequence[torch.Tensor]) -> None:
         """Set the module's own parameters and buffers (flat storages, in the order of the specs)."""
-        live, self._assumed = _live_state(self._model), storages
+        live, self._assumed = loading.live_state(self._model), storages
         with torch.no_grad():
             for key, storage in zip(self._state_names, storages, strict=True):
                 live[key].copy_(storage.as_strided(live[key].shape, self.state[key].stride(), storage.storage_offset()))
@@ -346,17 +361,17 @@ class Reference:
 
     def notice(self) -> None:
         """Note whether the calls until now have changed parameters or buffers."""
-        live = _live_state(self._model)
+        live = loading.live_state(self._model)
         self.changes_state = not all(torch.equal(live[key], tensor) for key, tensor in self.state.items())
 
     def restore(self) -> None:
         """Restore the first values of parameters and buffers: a training-mode forward may have changed them."""
         with torch.no_grad():
-            for key, tensor in _live_state(self._model).items():
+            for key, tensor in loading.live_state(self._model).items():
                 tensor.copy_(self.state[key])
 
     def _own_state(self) -> dict[str, torch.Tensor]:
-        live = _live_state(self._model)
+        live = loading.live_state(self._model)
         return {key: live[key].detach().clone() for key in self._state_names}
 
     def _split(self, tensors: Sequence[torch.Tensor]) -> tuple[dict[str, torch.Tensor], tuple[Any, ...]]:
@@ -382,17 +397,3 @@ class Reference:
             specs.append(spec_of(name, role, self.state[key]))
         specs += [spec_of(name, Role.OUTPUT, tensor) for name, tensor in zip(names, outputs, strict=True)]
         return tuple(specs)
-
-
-def _live_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)

@@ -231,6 +231,37 @@ def test_where_float64_fails_float32_stands_in(device: CpuJudgeDevice) -> None:
     assert not subject.exact
 
 
+NAMES_ITS_TYPE = "return (q.to(torch.bfloat16) * s) @ x"
+
+
+def test_casts_that_do_not_meet_float64_are_left_out(device: CpuJudgeDevice) -> None:
+    inputs = "torch.randint(0, 9, (4, 32)), torch.rand(4, 1).bfloat16(), torch.rand(32, 9).bfloat16()"
+    subject = reference(device, NAMES_ITS_TYPE, inputs, arguments="q, s, x")
+    with torch.no_grad():
+        subject.facts("hash")
+        for seed in (3, 4):
+            given = subject.draw(seed)
+            q, s, x = (tensor.double() for tensor in given)
+            assert torch.equal(subject.run_exact(given)[0], (q * s) @ x)
+            assert subject.answered_exactly
+    assert subject.exact
+
+
+ROUNDS = "return (x - x.to(torch.bfloat16).float()) @ torch.ones(8, 3, dtype=torch.float32)"
+READS_BITS = "return (x.to(torch.float32).view(torch.int32) & -65536).view(torch.float32) @ x.t()"
+
+
+@pytest.mark.parametrize("forward", [ROUNDS, READS_BITS])
+def test_casts_that_are_the_operator_stay(device: CpuJudgeDevice, forward: str) -> None:
+    subject = reference(device, forward, "torch.rand(4, 8)")
+    with torch.no_grad():
+        subject.facts("hash")
+        given = subject.draw(3)
+        assert torch.equal(subject.run_exact(given)[0], subject.run(given)[0].double())
+        assert not subject.answered_exactly
+    assert not subject.exact
+
+
 def test_half_keeps_the_dtype_of_the_boundary(device: CpuJudgeDevice) -> None:
     subject = reference(
         device, "return a @ b", "torch.rand(64, 64), torch.rand(64, 64)", arguments="a, b", policy=NumericsPolicy.HALF
