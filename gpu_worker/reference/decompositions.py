@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from gpu_worker.reference.derivatives import DERIVATIVES
 from gpu_worker.reference.fourier import FOURIER
 from gpu_worker.reference.resampling import RESAMPLING
 from gpu_worker.reference.small_matrices import SMALL_MATRICES
@@ -347,6 +348,7 @@ _BY_MAKER: dict[str, Callable[..., Any]] = {
 """Rules that ask what made their arguments."""
 
 _OWN: dict[str, Callable[..., Any]] = {
+    **DERIVATIVES,
     **FOURIER,
     **RESAMPLING,
     **SMALL_MATRICES,

@@ -85,9 +85,12 @@ def each_pack(count: int, found: str, limit: str, body: list[str]) -> list[str]:
     ``found`` is the statement that finds the index of a pack's first element.
     """
     inside = [f"if ({FIRST} < {limit}) {{", *statements(body, 1), "}"] if limit else body
-    used = any(re.search(rf"\b{FIRST}\b", line) for line in inside)
-    lines = [found, *inside] if used else inside
-    return ["#pragma unroll", f"for (int u = 0; u < {count}; ++u) {{", *statements(lines, 1), "}"]
+    return ["#pragma unroll", f"for (int u = 0; u < {count}; ++u) {{", *statements(from_first(found, inside), 1), "}"]
+
+
+def from_first(found: str, body: list[str]) -> list[str]:
+    """Return statements, after the one that finds the index of a pack's first element where they use it."""
+    return [found, *body] if any(re.search(rf"\b{FIRST}\b", line) for line in body) else body
 
 
 def each_item(count: int, body: list[str]) -> list[str]:

@@ -13,7 +13,7 @@ from math import prod
 
 from agents.playbook.compiler.accumulators import Accumulator
 from agents.playbook.compiler.cuda.maps import values_and_places
-from agents.playbook.compiler.cuda.packs import each_item, each_pack, fetched
+from agents.playbook.compiler.cuda.packs import each_item, each_pack, fetched, from_first
 from agents.playbook.compiler.cuda.strips import EACH, FIRST, WARP, Strip
 from agents.playbook.compiler.cuda.tiles import Tiled
 from agents.playbook.compiler.cuda.windows import Axis
@@ -175,7 +175,7 @@ class Sliding:
         first = f"chunk * {strip.columns * strip.window.columns.stride} + {strip.first(pack)}"
         first = first if last is None else f"{first} < {last} ? {first} : {last}"
         row = f"row[{pack * strip.width} + k] = {text};"
-        return [f"const idx {FIRST} = {first};", *lines, *each_item(strip.width, [*each.lines, row])]
+        return from_first(f"const idx {FIRST} = {first};", [*lines, *each_item(strip.width, [*each.lines, row])])
 
     def _reduced(self) -> list[str]:
         """Return the statements that reduce elements along the columns, and along inner axes."""

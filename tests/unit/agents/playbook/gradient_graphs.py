@@ -87,6 +87,25 @@ def gradients() -> dict[str, Case]:
         "gradient_layer_norm": _gradient(
             lambda x, w, b: F.layer_norm(x, (32,), w, b), x, _random(32), _random(32, seed=1)
         ),
+        "gradient_convolution": _gradient(
+            lambda x, w, b: F.conv2d(x, w, b, stride=(2, 1), padding=1, dilation=(1, 2), groups=2),
+            image,
+            _random(4, 3, 3, 3),
+            _random(4),
+        ),
+        "gradient_transposed_convolution": _gradient(
+            lambda x, w: F.conv_transpose1d(x, w, stride=3, padding=1, dilation=2, output_padding=1, groups=2),
+            _random(2, 4, 5),
+            _random(4, 3, 3),
+        ),
+        "gradient_average_pool": _gradient(lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), image),
+        "gradient_adaptive_pool": _gradient(lambda x: F.adaptive_avg_pool2d(x, (2, 4)), image),
+        "gradient_nearest": _gradient(lambda x: F.interpolate(x, scale_factor=2, mode="nearest"), image),
+        "gradient_bilinear": _gradient(lambda x: F.interpolate(x, size=(5, 11), mode="bilinear"), image),
+        "gradient_attention": _gradient(
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+            *(_random(2, 3, 7, 4, seed=seed) for seed in range(3)),
+        ),
         "gradient_max_pool": _gradient(lambda x: F.max_pool2d(x, 2), image),
         "gradient_embedding": _gradient(lambda w, i: F.embedding(i, w, padding_idx=2), _random(9, 4), ids),
         "gradient_cross_entropy": _gradient(lambda x, i: F.cross_entropy(x, i[0]), _random(3, 9), ids),
