@@ -51,4 +51,11 @@ def _kind(error: BaseException) -> FailureKind:
 def _describe(error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(REFERENCE_FILE)]
     where = f" (line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
-    return f"{type(error).__name__}: {str(error)[:2000]}{where}"
+    hint = _WITHOUT_GRADIENTS if "does not require grad" in str(error) else ""
+    return f"{type(error).__name__}: {str(error)[:2000]}{where}{hint}"
+
+
+_WITHOUT_GRADIENTS = (
+    "; forward runs without gradients: take them with torch.func.grad, or under torch.enable_grad() of copies "
+    "(x.detach().requires_grad_()), of parameters too"
+)
