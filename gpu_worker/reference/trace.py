@@ -70,6 +70,8 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         self._pairs: dict[int, torch.Tensor] = {}
         """Pairs that complex tensors stand for, by their ids."""
         self._masked = MaskedCalls(self.nodes, self.name, self._encode)
+        self._selected_in: dict[int, int | None] = {}
+        """Lines in which masked rows were selected, by their ids."""
         self._of_more_rows: set[int] = set()
         """Places of calls among :attr:`nodes` that are made of more rows than the reference makes them of."""
 
@@ -131,6 +133,7 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         if count is not None:
             self._count_product(func, args, kwargs, float(count(*args, **kwargs, out_val=made)))
         self._masked.settle(_tensors(made), found, _written(func, args, kwargs))
+        self._selected_in |= dict.fromkeys(map(id, _tensors(made)), self._line())
         return made
 
     def _decomposed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -173,7 +176,7 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         """Return the value that this tensor is now."""
         known = self._names.get(id(tensor))
         if known is None and (rows := self._masked.of(tensor)) is not None:
-            self._record(*rows.origin, {}, [tensor])
+            self._record(*rows.origin, {}, [tensor], self._selected_in.get(id(tensor)))
             return self._names[id(tensor)]
         if known is None and id(tensor) in self._pairs:
             pairs: JsonValue = {"ref": self.name(self._pairs[id(tensor)])}
@@ -203,7 +206,12 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         return 2.0 * float((first.sum(-2) * second.sum(-1)).sum())
 
     def _record(
-        self, op: str, args: tuple[JsonValue, ...], kwargs: dict[str, JsonValue], results: Sequence[torch.Tensor]
+        self,
+        op: str,
+        args: tuple[JsonValue, ...],
+        kwargs: dict[str, JsonValue],
+        results: Sequence[torch.Tensor],
+        line: int | None = None,
     ) -> None:
         if self._in_a_rule and op == _NUMBER_READ:
             return  # a number that a rule looks at, and not forward
@@ -216,7 +224,7 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
             results=tuple(self._new_value(tensor) for tensor in results),
             shapes=tuple(tuple(tensor.shape) for tensor in results),
             dtypes=tuple(str(tensor.dtype).removeprefix("torch.") for tensor in results),
-            line=self._line(),
+            line=line or self._line(),
         )
         self.nodes.append(node)
         self._makers.update((id(tensor), op) for tensor in results)

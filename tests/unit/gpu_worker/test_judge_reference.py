@@ -215,6 +215,12 @@ def test_only_what_is_read_counts_as_compulsory(device: CpuJudgeDevice) -> None:
     assert table.compulsory_bytes == 3 * 8 + 2 * 3 * 8 * 4
 
 
+def test_rows_that_a_mask_selects_are_told_by_their_line(device: CpuJudgeDevice) -> None:
+    known = facts(device, "y = x[x > 0.5]\n        return y", "torch.rand(40)")
+    (selected,) = [node for node in known.graph.nodes if node.op == "aten.index.Tensor"]
+    assert selected.line == HEAD.count("\n") + len(["", "class", "__init__", "super", "pass", "forward", "y ="])
+
+
 def test_float64_is_used_throughout(device: CpuJudgeDevice) -> None:
     subject = reference(device, "return x / torch.full((4,), 3.0)", "torch.rand(4)")
     subject.facts("hash")
@@ -288,13 +294,15 @@ def test_half_keeps_the_dtype_of_the_boundary(device: CpuJudgeDevice) -> None:
         ("return x", "'text', object()", "object"),
         ("return x", "torch.rand(0)", "no elements"),
         ("return None", "torch.rand(4)", "must return a tensor"),
+        ("return torch.autograd.grad(self.w.sum(), x)", "torch.rand(4)", r"torch.func.grad.*requires_grad_\(\)"),
     ],
 )
 def test_what_cannot_be_given_to_a_kernel_is_refused(
     device: CpuJudgeDevice, forward: str, inputs: str, words: str
 ) -> None:
+    weights = "self.w = nn.Parameter(torch.ones(4))"
     with pytest.raises(UnusableReference, match=words):
-        facts(device, forward, inputs, arguments="*x" if "text" in inputs else "x")
+        facts(device, forward, inputs, weights, arguments="*x" if "text" in inputs else "x")
 
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
