@@ -19,7 +19,7 @@ from agents.playbook.compiler.lowering.gathers import GATHERS
 from agents.playbook.compiler.lowering.indexed import INDEXED
 from agents.playbook.compiler.lowering.losses import LOSSES
 from agents.playbook.compiler.lowering.norms import NORMS
-from agents.playbook.compiler.lowering.pointwise import BITS_AND_TRUTHS, SHIFTS, converted, lower
+from agents.playbook.compiler.lowering.pointwise import BITS_AND_TRUTHS, SHIFTS, converted, lower, rounded_where_cast
 from agents.playbook.compiler.lowering.products import PRODUCTS
 from agents.playbook.compiler.lowering.reductions import REDUCTIONS
 from agents.playbook.compiler.lowering.resizing import RESIZING
@@ -178,7 +178,7 @@ class Lowering:
             return
         made = self._made(call, node.op)
         for name, tensor in zip(node.results, made, strict=False):
-            self._add(name, Place(tensor))
+            self._add(name, Place(rounded_where_cast(call, tensor)))
         self.left_out |= dict.fromkeys(node.results[len(made) :], node)
         for name, tensor in call.updates.items():
             self.places[name].write(call, tensor)
@@ -229,9 +229,8 @@ class Lowering:
             (new, *_) = self._made(call, out_of_place(node.op))
         if new.shape != old.shape:
             call.refuse("it writes a tensor of another shape")
-        target.write(
-            call, converted(new, old.dtype) if new.dtype != old.dtype or node.op.startswith("aten.copy_") else new
-        )
+        same = new.dtype == old.dtype and not node.op.startswith("aten.copy_")
+        target.write(call, rounded_where_cast(call, new if same else converted(new, old.dtype)))
         others = [place for place in self.order if place is not target and place.root is target.root]
         for name, place in zip(node.results, [target, *others], strict=False):
             self.places[name] = place

@@ -55,17 +55,21 @@ def lower(call: Call, op: str) -> Tensor | None:
 
 
 def _cast(call: Call) -> Tensor:
-    """Return the tensor in the type that the reference asks for.
-
-    It is rounded to a type that no given tensor has. One that some have is most often asked for as that tensor's type,
-    which is another where the exact answer is computed, so that nothing is rounded.
-    """
+    """Return the tensor in the type that the reference asks for."""
     source, dtype = call.tensor(0), call.dtype
-    if dtype in EIGHTS:
-        return as_eight_bits(source, dtype)
-    if dtype in HALVES and dtype not in call.given:
-        return mapped(source.shape, dtype, lambda index: _stored(source.at(index), dtype))
-    return converted(source, dtype)
+    return as_eight_bits(source, dtype) if dtype in EIGHTS else converted(source, dtype)
+
+
+def rounded_where_cast(call: Call, tensor: Tensor) -> Tensor:
+    """Return a call's result rounded to its type of 16 bits, where no given tensor has that type.
+
+    The reference names such a type itself, so that the exact answer is rounded too. One that a given tensor has is most
+    often asked for as that tensor's type, which is another where the exact answer is computed: nothing is rounded.
+    """
+    dtype = tensor.dtype
+    if dtype not in HALVES or dtype in call.given:
+        return tensor
+    return mapped(tensor.shape, dtype, lambda index: _stored(tensor.at(index), dtype))
 
 
 def converted(tensor: Tensor, dtype: str) -> Map:

@@ -72,6 +72,13 @@ def maps() -> dict[str, Case]:
             lambda q, s: q.float() * s[:, None],
             {"q": torch.arange(-8, 8, dtype=torch.int8).view(2, 8), "s": _random(2)},
         ),
+        "half_between": _of(lambda a, b: (a.bfloat16() * b.bfloat16()).float() * 3, (5, 21), (5, 21)),
+        "half_product": _of(
+            lambda a, b: ((a * 2).round().half() @ (b * 2).round().half()).mul(0.1).float().softmax(-1),
+            (5, 21),
+            (21, 30),
+        ),
+        "half_in_place": _of(lambda a, b: a.bfloat16().mul_(b).add_(1).float(), (5, 21), (5, 21)),
         "half_cast": _of(lambda a: a.half().float() + a.bfloat16().float(), (5, 21)),
         "positions": _of(lambda a: a + torch.arange(21) / 10000 ** (torch.arange(21) / 21), (5, 21)),
         "in_place_slice": _of(_filled_slice, (5, 21)),
