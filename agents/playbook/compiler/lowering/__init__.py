@@ -48,6 +48,10 @@ _REASONS = {
         "no kernel draws PyTorch's random numbers; let `get_inputs` draw them",
     ),
     "aten._unique2.default": f"{UNKNOWN_SIZE}; sort and comparisons of neighbours are supported",
+    "aten._pack_padded_sequence.default": (
+        "its size follows from the lengths; run the layer over the padded batch, and mask or gather its results"
+    ),
+    "aten._ctc_loss.default": "its recursion written out, with logsumexp and where, is",
     "aten.mode.default": "sort, kthvalue, median and argmax are supported",
     "aten.bincount.default": "its size follows from its values; with a minlength above all of them it is supported",
     "aten.histc.default": "with its range, min and max, it is",

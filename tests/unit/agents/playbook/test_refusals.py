@@ -50,9 +50,16 @@ def test_a_call_into_a_tensor_of_another_size_is_told_from_one_that_is_unknown()
 
 def test_a_derivative_without_a_rule_is_named_with_its_line() -> None:
     def forward(x: torch.Tensor) -> torch.Tensor:
-        return torch.func.grad(lambda t: torch.nn.functional.avg_pool1d(t, 2).square().sum())(x)  # type: ignore[no-any-return]
+        return torch.func.grad(lambda t: torch.cdist(t, t + 1).square().sum())(x)  # type: ignore[no-any-return]
 
-    assert "in line 5, which calls aten.avg_pool2d_backward.default" in refusal(forward, 5).message
+    assert "in line 5, which calls aten._cdist_backward.default" in refusal(forward, 5).message
+
+
+def test_packed_sequences_are_refused_with_a_way_on() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.utils.rnn.pack_padded_sequence(x[..., None], [8, 5, 5, 2], batch_first=True).data
+
+    assert "run the layer over the padded batch" in refusal(forward, 5).message
 
 
 def test_a_matrix_that_is_too_large_is_told_from_a_call_that_is_unknown() -> None:
