@@ -83,16 +83,15 @@ def _average_pool(  # noqa: PLR0917 - the call's own arguments
     divisor_override: int | None,
 ) -> Any:
     """Each result's share, spread over its window; not where windows reach beyond the padding."""
-    if ceil_mode or values.dim() != 4:
+    if ceil_mode:
         return NotImplemented
-    sizes, pads = _each(kernel, 2), _each(padding, 2)
+    sizes, pads, before, after = _each(kernel, 2), _each(padding, 2), values.shape[-2:], gradient.shape[-2:]
     steps = _each(stride, 2) if stride else sizes
     count: torch.Tensor | int = divisor_override or sizes[0] * sizes[1]
     if not count_include_pad and not divisor_override:
-        ones = torch.ones_like(values[:1, :1])
-        count = torch.nn.functional.avg_pool2d(ones, sizes, steps, pads, divisor_override=1)
-    shares = (gradient / count).flatten(0, 1).unsqueeze(1)
-    ends = _missing(values.shape[2:], gradient.shape[2:], sizes, steps, pads, (1, 1))
+        count = torch.nn.functional.avg_pool2d(values.new_ones(1, 1, *before), sizes, steps, pads, divisor_override=1)
+        count = count.reshape(after)
+    shares, ends = (gradient / count).reshape(-1, 1, *after), _missing(before, after, sizes, steps, pads, (1, 1))
     spread = ATEN.convolution(shares, shares.new_ones(1, 1, *sizes), None, steps, pads, [1, 1], True, ends, 1)
     return spread.reshape(values.shape)
 

@@ -8,12 +8,18 @@ pivots and error codes that calls return besides are not computed: the matrix it
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import factorial
 from typing import Any
 
 import torch
 
 LARGEST = 8
 """Rows of a matrix that is written out."""
+
+LARGEST_EXPONENT = 128
+"""Rows of a matrix whose exponential is: some twenty products."""
+
+_POWERS, _HALVINGS = 18, 10
 
 
 def _too_large(matrix: torch.Tensor) -> bool:
@@ -40,6 +46,28 @@ def _eliminated(matrix: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor
         rest = work - work[..., :, step].unsqueeze(-1) * top
         work = torch.where((rows == step).unsqueeze(-1), top, rest)
     return work[..., size:], torch.stack(pivots, -1), sign
+
+
+def _exponential(matrix: torch.Tensor) -> Any:
+    """The series to its eighteenth power at a norm of one or less, then as many squarings as halvings.
+
+    Higham, Functions of Matrices, 10.3; powers in groups of three (Paterson and Stockmeyer). Norms above 1,024 are
+    beyond the halvings; what they give overflows, but for matrices that turn.
+    """
+    if matrix.is_complex() or matrix.shape[-1] > LARGEST_EXPONENT:
+        return NotImplemented
+    norm = matrix.abs().sum(-2).amax(-1)[..., None, None]
+    halvings = norm.clamp(min=1.0).log2().ceil()
+    small = matrix * torch.exp2(-halvings)
+    square, identity = small @ small, torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    cube = small @ square
+    result = cube / factorial(_POWERS)
+    for power in range(_POWERS - 3, -1, -3):
+        result = sum((item / factorial(power + at) for at, item in enumerate((identity, small, square))), result)
+        result = cube @ result if power else result
+    for step in range(_HALVINGS):
+        result = torch.where(halvings > step, result @ result, result)
+    return result
 
 
 def _pivots(matrix: torch.Tensor) -> torch.Tensor:
@@ -154,5 +182,6 @@ SMALL_MATRICES: dict[str, Callable[..., Any]] = {
     "aten.cholesky_solve.default": _cholesky_solution,
     "aten.linalg_cholesky_ex.default": _cholesky,
     "aten.linalg_inv_ex.default": _inverse,
+    "aten.linalg_matrix_exp.default": _exponential,
     "aten.linalg_solve_triangular.default": _triangular,
 }

@@ -21,6 +21,7 @@ from gpu_worker.judge.structure import STRUCTURAL_ZEROS, zero_share
 from gpu_worker.reference import indexing
 from gpu_worker.reference.complex_numbers import complex_rule, out_of_place
 from gpu_worker.reference.decompositions import decomposition
+from gpu_worker.reference.derivatives import DERIVATIVES
 from gpu_worker.reference.fourier import FOURIER
 from gpu_worker.reference.masked_calls import MaskedCalls
 from gpu_worker.reference.masked_rows import Masked
@@ -157,8 +158,11 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
             self._in_a_rule = outside
         if result is NotImplemented:
             del self.nodes[before[0] :]
-        if result is NotImplemented or str(func) in FOURIER:  # whose products are no work that a kernel must do
+        if result is NotImplemented or str(func) in _OTHER_PRODUCTS:
             _, self.matmul_flops, self.least_matmul_flops = before
+            count = _matrix_flops(func)
+            if result is not NotImplemented and count is not None:
+                self._count_product(func, args, kwargs, float(count(*args, **kwargs, out_val=result)))
         return result
 
     def _pair(self, value: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
@@ -367,6 +371,10 @@ def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[
         if argument.alias_info is not None and argument.alias_info.is_write:
             tensors += _tensors(arguments[argument.name])
     return tensors
+
+
+_OTHER_PRODUCTS = frozenset({*FOURIER, *DERIVATIVES, "aten.linalg_matrix_exp.default"})
+"""Calls whose rules make products that are no work which a kernel must do."""
 
 
 def _matrix_flops(func: Any) -> Callable[..., int] | None:

@@ -215,6 +215,16 @@ def test_only_what_is_read_counts_as_compulsory(device: CpuJudgeDevice) -> None:
     assert table.compulsory_bytes == 3 * 8 + 2 * 3 * 8 * 4
 
 
+CONVOLVED = "return torch.func.grad(lambda t: F.conv2d(t, w, stride=2, padding=1).square().sum())(x)"
+
+
+def test_products_of_rules_are_no_work_that_a_kernel_must_do(device: CpuJudgeDevice) -> None:
+    assert facts(device, "return torch.matrix_exp(x)", "torch.rand(4, 4)").matmul_flops == 0
+    inputs = "torch.rand(2, 3, 8, 8), torch.rand(5, 3, 3, 3)"
+    known = facts(device, CONVOLVED, inputs, arguments="x, w")
+    assert known.matmul_flops == 2 * (2 * (2 * 4 * 4) * 5 * 3 * 3 * 3)  # forward, and with respect to the input
+
+
 def test_rows_that_a_mask_selects_are_told_by_their_line(device: CpuJudgeDevice) -> None:
     known = facts(device, "y = x[x > 0.5]\n        return y", "torch.rand(40)")
     (selected,) = [node for node in known.graph.nodes if node.op == "aten.index.Tensor"]

@@ -99,6 +99,7 @@ def gradients() -> dict[str, Case]:
             _random(4, 3, 3),
         ),
         "gradient_average_pool": _gradient(lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), image),
+        "gradient_average_of_rows": _gradient(lambda x: F.avg_pool1d(x, 3, 2, 1), _random(4, 11)),
         "gradient_adaptive_pool": _gradient(lambda x: F.adaptive_avg_pool2d(x, (2, 4)), image),
         "gradient_nearest": _gradient(lambda x: F.interpolate(x, scale_factor=2, mode="nearest"), image),
         "gradient_bilinear": _gradient(lambda x: F.interpolate(x, size=(5, 11), mode="bilinear"), image),

@@ -69,6 +69,10 @@ def matrix_graphs() -> dict[str, Case]:
             _random(7, 3, 3),
             _random(7, 3, 2),
         ),
+        "exponential_of_turns": _of(lambda a: torch.matrix_exp(a - a.mT), _random(7, 4, 4) * 3),
+        "exponentials_of_all_sizes": _of(
+            torch.matrix_exp, _random(7, 3, 3) * torch.tensor([0, 1e-9, 1e-3, 0.3, 1, 4, 15]).view(7, 1, 1)
+        ),
         "gaussian": _of(_gaussian, _random(7, 3), _random(7, 3), _positive(3)),
         "kalman_gain": _of(_kalman_gain, _positive(4), _random(2, 4)),
     }
