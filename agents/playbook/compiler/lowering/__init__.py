@@ -242,7 +242,7 @@ class Lowering:
 
 def why_not(op: str) -> str:
     """Return the reason for refusing a call that there is no lowering for."""
-    instead = _REASONS.get(out_of_place(op), _INTO_ANOTHER if op.endswith("out") else None)
+    instead = _REASONS.get(out_of_place(op), _INTO_ANOTHER if op.endswith((".out", "_out")) else None)
     return _UNKNOWN_CALL if instead is None else f"{_UNKNOWN_CALL}: {instead}"
 
 

@@ -123,7 +123,7 @@ CREATION: dict[str, Callable[[Call], Tensor]] = {
     **{
         f"aten.{name}.default": _filled(value)
         for value, names in (
-            (0.0, ("zeros", "zeros_like", "new_zeros", "zero", "empty_like", "new_empty")),
+            (0.0, ("zeros", "zeros_like", "new_zeros", "zero", "empty_like", "new_empty", "_efficientzerotensor")),
             (1.0, ("ones", "ones_like", "new_ones")),
             (None, ("full", "full_like", "fill")),
         )

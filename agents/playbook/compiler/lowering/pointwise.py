@@ -30,7 +30,7 @@ from agents.playbook.recognition.pointwise import Builder
 from agents.playbook.recognition.values import number, reference
 
 _BITS = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}
-_CASTS = ("aten._to_copy.default", "aten.to.dtype", "aten.type_as.default")
+_CASTS = ("aten._to_copy.default", "aten.to.dtype", "aten.to.dtype_layout", "aten.type_as.default")
 _TRUTH = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
 BITS_AND_TRUTHS = (*_BITS, *_TRUTH, "bitwise_not", "logical_not")
 SHIFTS = {"__lshift__": "fn_shl", "__rshift__": "fn_shr"}

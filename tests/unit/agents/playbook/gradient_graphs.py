@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -50,6 +51,13 @@ def _second(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -
         return (gradient**2).sum()  # type: ignore[no-any-return]
 
     return torch.func.grad(squared)(x)  # type: ignore[no-any-return]
+
+
+def _hessian(x: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit, by PyTorch's own rules
+        of_row = torch.func.hessian(lambda t: torch.tanh(t @ t.new_ones(3, 2)).square().sum())
+        return torch.func.vmap(of_row)(x)  # type: ignore[no-any-return]
 
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -113,6 +121,7 @@ def gradients() -> dict[str, Case]:
         "gradient_reflected": _gradient(lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"), image),
         "vector_times_jacobian": Case(lambda x: torch.func.vjp(F.gelu, x)[1](x * 2)[0], {"x": x}),
         "second_gradient": Case(partial(_second, F.silu), {"x": x}),
+        "hessian": Case(_hessian, {"x": _random(4, 3)}),
         "of_given_tensors": Case(_of_given_tensors, {"x": _random(9, 8), "w": _random(8, 6), "room": _random(9, 8)}),
         "normalised_in_place": Case(_normalised_in_place, {"x": _random(9, 5), "v": _random(5)}),
     }

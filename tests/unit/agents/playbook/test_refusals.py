@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from agents.interface import NoTemplate
+from agents.playbook.compiler.lowering import why_not
 from agents.playbook.templates.launches import as_launches
 from cupilot.domain.problem import Graph, ProblemFacts, Target
 from gpu_worker.reference.fourier import MAX_POINTS
@@ -53,6 +54,11 @@ def test_a_derivative_without_a_rule_is_named_with_its_line() -> None:
         return torch.func.grad(lambda t: torch.cdist(t, t + 1).square().sum())(x)  # type: ignore[no-any-return]
 
     assert "in line 5, which calls aten._cdist_backward.default" in refusal(forward, 5).message
+
+
+def test_an_overload_whose_name_ends_like_out_is_given_no_tensor() -> None:
+    assert "out=" in why_not("aten.unheard_of.out")
+    assert "out=" not in why_not("aten.unheard_of.dtype_layout")
 
 
 def test_packed_sequences_are_refused_with_a_way_on() -> None:
