@@ -282,9 +282,7 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
                 "a buffer; a kernel could not be given it. Make it a buffer with self.register_buffer(name, tensor)"
                 f"{self._instead_of_reads()}"
             )
-        known = (
-            torch.zeros(tensor.shape) if tensor._is_zerotensor() else tensor.detach()
-        )  # of which forward AD has no data
+        known = torch.zeros(tensor.shape) if tensor._is_zerotensor() else tensor.detach()  # forward AD's has no data
         values = self._encode(known.tolist())
         self._record("constant", (values if isinstance(values, list) else [values],), {}, [tensor])
         return self._names[id(tensor)]
