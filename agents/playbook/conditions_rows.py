@@ -6,11 +6,14 @@ from agents.playbook.conditions import Case, Check, always, fast_unit, launch_bo
 from agents.playbook.operators import Rows, kept_value, moments_pair, softmax_pair
 from agents.playbook.templates.cuda_packs import lanes
 from agents.playbook.templates.cuda_rows import BLOCKS, MAX_ITEMS, items, share
+from agents.playbook.templates.cuda_team import team_of
 from agents.playbook.templates.passes import hoist_division
 from cupilot.domain.problem import Target
 
 MOST_PARTS = 2**17
 """Parts of all rows together; launches of more blocks took longer than whole rows did (measured on H200)."""
+SHARE, AHEAD = 4096, 2
+"""Elements of a row that each block of a team has at least, and pieces of the next row that it has room for."""
 STATIC_SHARED = 16 * 1024
 """Shared memory left to the reductions beside staged rows."""
 
@@ -30,6 +33,8 @@ def _strided(case: Case) -> str | None:
 
 def _row_vectors(case: Case) -> str | None:
     operator, width = _rows(case), lanes(_rows(case), case.options)
+    if "team_rows" in case.options and case.number("vector_loads", "width") != 4:
+        return "teams move packs of 16 bytes"
     size = operator.length if operator.contiguous else operator.inner
     return f"{size} is not a multiple of {width}" if size % width else None
 
@@ -39,6 +44,10 @@ def _streaming_rows(case: Case) -> str | None:
     if case.options.text("streaming_access", "scope") == "both" and _rows(case).passes > 1 and not stored:
         return "each pass reads the input again, so it must not be evicted first"
     return None
+
+
+def _unrolled(case: Case) -> str | None:
+    return "values are kept in registers" if "register_rows" in case.options else None
 
 
 def _warp_per_row(case: Case) -> str | None:
@@ -88,17 +97,38 @@ def _shared_rows(case: Case) -> str | None:
     return f"a row needs {needed} bytes of shared memory, a block has {limit}" if needed > limit else None
 
 
+def _needs_arch(case: Case, least: int, what: str) -> str | None:
+    digits = case.device.arch.removeprefix("sm_").rstrip("af")
+    return None if digits.isdigit() and int(digits) >= least else f"{case.device.arch} has no {what}"
+
+
 def _cluster_rows(case: Case) -> str | None:
     operator, blocks = _rows(case), case.number("cluster_rows", "blocks")
-    if reason := _contiguous(case) or _several_passes(case):
+    if reason := _contiguous(case) or _several_passes(case) or _needs_arch(case, 90, "block clusters"):
         return reason
-    digits = case.device.arch.removeprefix("sm_").rstrip("af")
-    if not digits.isdigit() or int(digits) < 90:
-        return f"{case.device.arch} has no block clusters"
     if "register_rows" not in case.options and "shared_rows" not in case.options:
         return "the blocks of a cluster keep their parts of the row in registers or shared memory"
     short = operator.length < 8192 * blocks
     return f"parts would have fewer than 8192 elements of {operator.length}" if short else None
+
+
+def _team_rows(case: Case) -> str | None:
+    operator, blocks = _rows(case), case.number("team_rows", "blocks")
+    if reason := _contiguous(case) or _several_passes(case) or _needs_arch(case, 90, "bulk copies"):
+        return reason
+    if blocks > case.device.units:
+        return f"{case.device.units} multiprocessors hold no team of {blocks}"
+    if operator.length < SHARE * blocks:
+        return f"parts would have fewer than {SHARE} elements of {operator.length}"
+    if len({operator.halves.get(name) for name in operator.streamed}) > 1:
+        return "inputs and result are of different types"
+    team = team_of(operator, case.options, case.device)
+    return None if team.slots >= team.own + AHEAD else "a block's part of a row leaves no room for the next one"
+
+
+def _outside_of_teams(check: Check) -> Check:
+    """Return a check for what a team's bulk copies leave no room for."""
+    return lambda case: "teams read and write by bulk copies" if "team_rows" in case.options else check(case)
 
 
 def _split_rows(case: Case) -> str | None:
@@ -183,10 +213,10 @@ def _column_tiles(case: Case) -> str | None:
 CUDA: dict[str, Check] = {
     "vector_loads": _row_vectors,
     "grid_stride": always,
-    "streaming_access": _streaming_rows,
-    "read_only_cache": always,
-    "loop_unrolling": lambda case: "values are kept in registers" if "register_rows" in case.options else None,
-    "launch_bounds": launch_bounds,
+    "streaming_access": _outside_of_teams(_streaming_rows),
+    "read_only_cache": _outside_of_teams(always),
+    "loop_unrolling": _outside_of_teams(_unrolled),
+    "launch_bounds": _outside_of_teams(launch_bounds),
     "warp_per_row": _warp_per_row,
     "rows_per_warp": _rows_per_warp,
     "rows_per_block": _rows_per_block,
@@ -194,6 +224,7 @@ CUDA: dict[str, Check] = {
     "register_rows": _register_rows,
     "shared_rows": _shared_rows,
     "cluster_rows": _cluster_rows,
+    "team_rows": _team_rows,
     "split_rows": _split_rows,
     "column_slices": _column_slices,
     "online_softmax": _online,

@@ -134,6 +134,7 @@ def _traffic(briefing: Briefing, metrics: Mapping[str, float]) -> Iterator[Findi
         "register_rows",
         "shared_rows",
         "cluster_rows",
+        "team_rows",
         "online_softmax",
         "one_pass_moments",
         "shared_tiling",

@@ -196,6 +196,7 @@ _PLAN: Mapping[tuple[Target, str], _PlanCheck] = {
     (Target.CUDA, "cluster_rows"): _cluster,
     (Target.CUDA, "cluster_multicast"): _cluster,
     (Target.CUDA, "split_rows"): _second_stage,
+    (Target.CUDA, "team_rows"): _second_stage,
     (Target.CUDA, "split_k"): _second_stage,
     (Target.CUDA, "shared_rows"): _shared_memory,
     (Target.CUDA, "shared_tiling"): _shared_memory,

@@ -32,6 +32,7 @@ _MEMORY = {
         "register_rows",
         "shared_rows",
         "cluster_rows",
+        "team_rows",
         "warp_shuffle_reduction",
         "thread_coarsening",
         "column_slices",

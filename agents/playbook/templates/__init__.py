@@ -15,6 +15,7 @@ from agents.playbook.templates import (
     cuda_matmul,
     cuda_rows,
     cuda_split,
+    cuda_team,
     launches,
 )
 from agents.playbook.templates.source import Options
@@ -47,4 +48,6 @@ def _cuda(operator: Pointwise | Rows | Matmul, options: Options, device: Device)
         return cuda_matmul.render(operator, options)
     if "split_rows" in options:
         return cuda_split.render(operator, options)
+    if "team_rows" in options:
+        return cuda_team.render(operator, options, device)
     return cuda_rows.render(operator, options, device)

@@ -62,13 +62,20 @@ struct Online {  // online_softmax: maximum so far, and the sum of exponentials 
 };
 """,
     "Moments": """
-struct Moments {  // one_pass_moments: Welford's recurrence, merged as in Chan, Golub and LeVeque (1979)
+struct Moments {  // one_pass_moments: Welford's recurrence by packs, as Chan, Golub and LeVeque (1979) merge moments
     float count = 0.0f, mean = 0.0f, squares = 0.0f;
-    __device__ void add(float v, int) {
-        count += 1.0f;
-        const float gap = v - mean;
-        mean += __fdividef(gap, count);
-        squares += gap * (v - mean);
+    template <int N> __device__ void add(const float (&v)[N]) {
+        float own = v[0], spread = 0.0f;
+        #pragma unroll
+        for (int k = 1; k < N; ++k) own += v[k];
+        own *= 1.0f / N;
+        #pragma unroll
+        for (int k = 0; k < N; ++k) spread += (v[k] - own) * (v[k] - own);
+        const float before = count, gap = own - mean;
+        count += N;
+        const float share = __fdividef((float)N, count);
+        mean += gap * share;
+        squares += spread + gap * gap * (before * share);
     }
     __device__ void merge(const Moments& other) {
         const float all = count + other.count;
@@ -89,26 +96,50 @@ struct WideMoments {  // one_pass_moments: sums in float64, so that squares of v
 };
 """,
     "Extreme": """
+struct $NAME {  // a NaN wins over every number
+    float best = $START;
+    __device__ void add(float v, int) {
+#if __CUDA_ARCH__ >= 800
+        asm("$INSTRUCTION.NaN.f32 %0, %1, %2;" : "=f"(best) : "f"(best), "f"(v));
+#else
+        best = (v $COMPARE best) | (v != v) ? v : best;
+#endif
+    }
+    __device__ void merge(const $NAME& other) { add(other.best, 0); }
+    __device__ float value() const { return best; }
+};
+""",
+    "Place": """
 struct $NAME {  // a NaN wins over every number, the first of equals over the later ones
     float best = $START;
     int at = -1;
-    __device__ void add(float v, int i) {
-        const bool better = v $COMPARE best || (v != v && best == best);
-        const bool earlier = i < at && (v == best || (v != v && best != best));
-        if (at < 0 || better || earlier) { best = v; at = i; }
+    __device__ static bool better(float v, float best) { return (v $COMPARE best) | ((v != v) & (best == best)); }
+    __device__ void take(bool wanted, float v, int i) { best = wanted ? v : best; at = wanted ? i : at; }
+    __device__ void add(float v, int i) { take((at < 0) | better(v, best), v, i); }  // a thread's places only grow
+    __device__ void merge(const $NAME& other) {
+        const bool earlier = (other.at < at) & !better(best, other.best);
+        take((other.at >= 0) & ((at < 0) | better(other.best, best) | earlier), other.best, other.at);
     }
-    __device__ void merge(const $NAME& other) { if (other.at >= 0) add(other.best, other.at); }
-    __device__ $KIND value() const { return $RESULT; }
+    __device__ long long value() const { return at; }
 };
 """,
 }
 
 EXTREMES = {
-    "Largest": {"START": "-FN_INF", "COMPARE": ">", "KIND": "float", "RESULT": "best"},
-    "Smallest": {"START": "FN_INF", "COMPARE": "<", "KIND": "float", "RESULT": "best"},
-    "ArgLargest": {"START": "-FN_INF", "COMPARE": ">", "KIND": "long long", "RESULT": "at"},
-    "ArgSmallest": {"START": "FN_INF", "COMPARE": "<", "KIND": "long long", "RESULT": "at"},
+    "Largest": ("Extreme", {"START": "-FN_INF", "COMPARE": ">", "INSTRUCTION": "max"}),
+    "Smallest": ("Extreme", {"START": "FN_INF", "COMPARE": "<", "INSTRUCTION": "min"}),
+    "ArgLargest": ("Place", {"START": "-FN_INF", "COMPARE": ">"}),
+    "ArgSmallest": ("Place", {"START": "FN_INF", "COMPARE": "<"}),
 }
+"""Struct of each extreme, and what stands in it."""
+
+SIZES = {
+    **dict.fromkeys(("Sum", "Peak", "Largest", "Smallest"), 4),
+    **dict.fromkeys(("Online", "ArgLargest", "ArgSmallest"), 8),
+    **dict.fromkeys(("LongSum", "Moments"), 12),
+    "WideMoments": 16,
+}
+"""Bytes of each accumulator."""
 
 WORDS = """
 template <class A> struct Words { unsigned int w[sizeof(A) / 4]; };
@@ -213,4 +244,7 @@ template <int CALL, class A> __device__ __forceinline__ A reduce_cluster(A mine)
 
 def accumulator(name: str) -> str:
     """Return the struct of an accumulator."""
-    return fill(ACCUMULATORS["Extreme"], NAME=name, **EXTREMES[name]) if name in EXTREMES else ACCUMULATORS[name]
+    if name not in EXTREMES:
+        return ACCUMULATORS[name]
+    struct, values = EXTREMES[name]
+    return fill(ACCUMULATORS[struct], NAME=name, **values)

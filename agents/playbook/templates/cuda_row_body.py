@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 
 from agents.playbook.expressions import Expr
-from agents.playbook.operators import Rows, kept_value, moments_pair, softmax_pair
+from agents.playbook.operators import Operand, Rows, kept_value, moments_pair, softmax_pair
+from agents.playbook.templates.cuda_packs import lanes
 from agents.playbook.templates.passes import Layout, Pass, lay_out
 from agents.playbook.templates.source import Options
 
@@ -28,7 +29,7 @@ class Sharing:
     group: int
     """Rows that one thread works on at a time."""
     storage: str
-    """Place of values between passes: ``memory``, ``registers`` or ``shared``."""
+    """Place of values between passes: ``memory``, ``registers``, ``shared``, or pieces in a ``ring``."""
     reduce: str
     """Function that combines an accumulator over the threads of a row."""
     step: str
@@ -76,17 +77,24 @@ class Body:
             return "Moments" if welford else "WideMoments"
         return None
 
+    @property
+    def by_packs(self) -> bool:
+        """True if the accumulator takes the elements of a pack together, as ``values``."""
+        return self.single in ("Online", "Moments")
+
     def statistics(self) -> list[tuple[Pass, list[Statistic]]]:
         """Return the reducing passes with their accumulators."""
         passes = [item for item in self.layout.passes if item.reductions]
         if self.single == "Online":
             results = (("m0", "$A.top"), ("m1", "$A.sum"))
             return [(passes[0], [Statistic("both", "Online", ("both$N.add(values);",), results)])]
+        if self.single == "Moments":
+            results = (("m0", "$A.mean * K_LENGTH"), ("m1", "$A.squares"))
+            return [(passes[0], [Statistic("both", "Moments", ("both$N.add(values);",), results)])]
         if self.single:
-            rest = "$A.squares" if self.single == "Moments" else "$A.deviations(K_LENGTH)"
-            total = "$A.mean * K_LENGTH" if self.single == "Moments" else "(float)$A.total"
+            results = (("m0", "(float)$A.total"), ("m1", "$A.deviations(K_LENGTH)"))
             add = (f"both$N.add({passes[0].values[0]}, {self.index});",)
-            return [(passes[0], [Statistic("both", self.single, add, (("m0", total), ("m1", rest)))])]
+            return [(passes[0], [Statistic("both", self.single, add, results)])]
         count, statistics = 0, []
         for item in passes:
             made = []
@@ -135,15 +143,23 @@ class Body:
 
     def pass_lines(self, item: Pass, statistics: list[Statistic]) -> list[str]:
         """Return a reducing pass: accumulators, loop, and the statement that combines them."""
-        lines = [*self.row_values(item.before), *(self._declare(entry.kind, entry.name) for entry in statistics)]
-        adds = [line for entry in statistics for line in entry.add]
+        inner = self.pass_body(item, statistics)
+        return [*self.declarations(item, statistics), *self._loop(inner, self.sharing.storage == "registers")]
+
+    def declarations(self, item: Pass, statistics: list[Statistic]) -> list[str]:
+        """Return the row's values and the accumulators of a reducing pass."""
+        return [*self.row_values(item.before), *(self._declare(entry.kind, entry.name) for entry in statistics)]
+
+    def pass_body(self, item: Pass, statistics: list[Statistic]) -> list[str]:
+        """Return the statements of a reducing pass for one pack."""
+        if self.by_packs:
+            return self._whole_packs(item)
         values = list(item.lines)
         if self._stores(item):
             values.append(f"const float kept = {item.values[0]};")
             values.append(f"{self._place(self.operator.elements[0])}.v[{self._lane}] = kept;")
-        online = self.single == "Online"
-        inner = self._online(item) if online else self._element_loop(item.inputs, [*values, *adds])
-        return [*lines, *self._loop(inner, self.sharing.storage == "registers")]
+        adds = [line for entry in statistics for line in entry.add]
+        return self._element_loop(item.inputs, [*values, *adds])
 
     def combine(self, statistics: list[Statistic]) -> list[str]:
         """Return statements that combine each accumulator over the threads of a row, and the values that result."""
@@ -178,11 +194,23 @@ class Body:
 
     def map_lines(self) -> list[str]:
         """Return the last pass, which writes an element-wise result."""
+        before = self.row_values(self.layout.passes[-1].before)
+        return [*before, *self._loop(self.map_body(), self.sharing.storage == "registers")]
+
+    def map_body(self) -> list[str]:
+        """Return the statements of the last pass for one pack."""
         item = self.layout.passes[-1]
-        output = self.operator.outputs[0][0]
         inner = [*item.lines, f"result.v[{self._lane}] = {item.values[0]};"]
-        body = self._element_loop(item.inputs, inner, result=output)
-        return [*self.row_values(item.before), *self._loop(body, self.sharing.storage == "registers")]
+        return self._element_loop(item.inputs, inner, result=self.operator.outputs[0][0])
+
+    def single_value(self, name: str) -> str:
+        """Return the text of an input's element ``i``, where the row's own elements have been read one by one."""
+        if name in self.operator.columns:
+            return f"p_{name}[i]"
+        for item in self.operator.spread:
+            if item.name == name:
+                return f"p_{name}[{self._spread(item)}]"
+        return f"edge_{name}"
 
     @property
     def _lane(self) -> str:
@@ -204,7 +232,14 @@ class Body:
         """
         return self._for_rows(lines) if self.sharing.contiguous else lines
 
+    def _spread(self, item: Operand, more: str = "") -> str:
+        """Return the place that element ``i`` of a row reads of an input that repeats in another way."""
+        place = f"at + i{more}"
+        return f"{f'(unsigned int)({place})' if self.operator.size < 2**32 else f'({place})'} / {item.div} % {item.mod}"
+
     def _address(self, name: str) -> str:
+        if self.sharing.storage == "ring":
+            return f"piece_{self.operator.elements[0]} + q * K_VEC"
         if not self.sharing.contiguous:
             return f"p_{name} + at + (long long)l * K_INNER"
         return f"p_{name} + at + i" + (" + n * K_LENGTH" if self.sharing.group > 1 else "")
@@ -241,18 +276,25 @@ class Body:
         if name in self.operator.columns:
             if not self.sharing.contiguous:
                 return [f"const float w_{name} = p_{name}[l];"], f"w_{name}"
+            if self.sharing.storage == "ring" and self.operator.length % lanes(self.operator, self.options):
+                return [], f"p_{name}[i + k]"
             return [f"const Pack a_{name} = load_pack(p_{name} + i);"], f"a_{name}.v[k]"
         for item in self.operator.spread:
             if item.name == name:
                 row = " + n * K_LENGTH" if self.sharing.group > 1 else ""
-                return [], f"p_{name}[(at + i + k{row}) / {item.div} % {item.mod}]"
+                width = lanes(self.operator, self.options)
+                if item.div % width == 0 and self.operator.length % width == 0:
+                    return [f"const float w_{name} = p_{name}[{self._spread(item, row)}];"], f"w_{name}"
+                return [], f"p_{name}[{self._spread(item, ' + k' + row)}]"
+        if self.sharing.storage == "ring":
+            return [f"const Pack a_{name} = load_pack(piece_{name} + q * K_VEC);"], f"a_{name}.v[k]"
         if self.sharing.storage == "registers":
             return [], f"{self._place(name)}.v[{self._lane}]"
         if self.sharing.storage == "shared":
             return [f"const Pack a_{name} = {self._place(name)};"], f"a_{name}.v[{self._lane}]"
         return [f"const Pack a_{name} = load_pack({self._address(name)});"], f"a_{name}.v[{self._lane}]"
 
-    def _online(self, item: Pass) -> list[str]:
+    def _whole_packs(self, item: Pass) -> list[str]:
         if self.sharing.contiguous:
             fill_in = self._element_loop(item.inputs, [*item.lines, f"values[k] = {item.values[0]};"])
             if self.sharing.group == 1:
@@ -291,7 +333,7 @@ def indented(lines: list[str]) -> list[str]:
 
 def body(operator: Rows, options: Options, sharing: Sharing) -> Body:
     """Return the body of an operator for a way of sharing rows."""
-    keep = kept_value(operator) if sharing.storage != "memory" else None
+    keep = kept_value(operator) if sharing.storage in ("registers", "shared") else None
     single = ("online_softmax" in options and softmax_pair(operator)) or (
         "one_pass_moments" in options and moments_pair(operator)
     )

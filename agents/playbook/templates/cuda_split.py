@@ -6,7 +6,7 @@ Each kernel first combines the partial results of the passes before it, so no bl
 from __future__ import annotations
 
 from agents.playbook.operators import Rows
-from agents.playbook.templates.cuda_accumulators import BLOCK_SHUFFLE, BLOCK_TREE, WORDS, accumulator
+from agents.playbook.templates.cuda_accumulators import BLOCK_SHUFFLE, BLOCK_TREE, SIZES, WORDS, accumulator
 from agents.playbook.templates.cuda_math import bounds, functions
 from agents.playbook.templates.cuda_packs import lanes, types_of
 from agents.playbook.templates.cuda_row_body import Body, Sharing, Statistic, body, indented
@@ -24,9 +24,6 @@ template <class A> __device__ __forceinline__ A combine(const A* parts) {
     return reduce_block(mine);
 }
 """
-
-_BYTES = {"Sum": 4, "LongSum": 12, "Peak": 4, "Online": 8, "Moments": 12, "WideMoments": 16}
-_EXTREME_BYTES = 8
 
 
 def render(operator: Rows, options: Options) -> Kernel:
@@ -51,7 +48,7 @@ def render(operator: Rows, options: Options) -> Kernel:
     launches = [_pass_kernel(source, made, options, passes[: number + 1]) for number in range(len(passes))]
     launches.append(_last_kernel(source, made, options, passes))
     workspace = tuple(
-        Workspace(name=f"parts_{entry.name}", bytes=str(operator.rows * parts * _BYTES.get(entry.kind, _EXTREME_BYTES)))
+        Workspace(name=f"parts_{entry.name}", bytes=str(operator.rows * parts * SIZES[entry.kind]))
         for entry in _statistics(passes)
     )
     block = Tunable(value=512 if operator.rows * parts < 1024 else 256, choices=BLOCKS)

@@ -2,7 +2,7 @@
 
 Enough for kernels that use nothing but shared memory, ``__syncthreads`` and shuffles in which all threads of a warp
 take part; says nothing about races between blocks.
-A cooperative launch has one block, which its kernel must be content with.
+A cooperative launch has one block, which its kernel must be content with; blocks of a team run side by side.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import torch
 from cupilot.domain.header import render
 from cupilot.domain.kernel import Kernel, ResolvedLaunch, resolve
 from cupilot.domain.problem import ProblemFacts, Role
+from tests.unit.agents.playbook.emulated_rings import REPLACED, shared_buffer, side_by_side
 from tests.unit.agents.playbook.emulated_tensor_cores import emulated
-from tests.unit.agents.playbook.references import aligned, as_tensor, outputs_of
+from tests.unit.agents.playbook.references import as_tensor, outputs_of
 
 _SHIM = r"""
 #include <cmath>
@@ -110,6 +111,7 @@ _REPLACED = {
     "extern __shared__ __align__(16) float staged[]": "__shared__ __align__(16) float staged[65536]",
     'asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(bits))': "v = from_half(bits)",
     'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v))': "bits = to_half(v)",
+    **REPLACED,
 }
 
 _MEETING = r"__syncthreads|__syncwarp|\breduce_|\b(combine|across|earlier)\("
@@ -121,13 +123,13 @@ def run_cuda(kernel: Kernel, facts: ProblemFacts, tensors: dict[str, torch.Tenso
     plan = resolve(kernel, facts)
     buffers: dict[str, np.ndarray[Any, Any]] = {}
     for spec in facts.tensors:
-        buffers[spec.name] = aligned(spec.storage_elements * spec.dtype.itemsize, np.dtype(np.uint8))
+        buffers[spec.name] = shared_buffer(spec.storage_elements * spec.dtype.itemsize)
         buffers[spec.name].fill(0xCB)
         if spec.role is not Role.OUTPUT:
             flat = torch.as_strided(tensors[spec.name].detach(), (spec.storage_elements,), (1,))
             buffers[spec.name][:] = flat.contiguous().view(torch.uint8).numpy()
     for name, size in plan.workspace.items():
-        buffers[name] = aligned(size, np.dtype(np.uint8))
+        buffers[name] = shared_buffer(size)
         buffers[name].fill(0xCB)
     library = ctypes.CDLL(str(_built(kernel, facts, plan.launches, builds)))
     for place, launch in enumerate(plan.launches):
@@ -180,12 +182,20 @@ def _entry(place: int, launch: ResolvedLaunch, source: str) -> str:
             f'extern "C" void launch{place}(void** pointers) {{\n'
             f"    {loops} {{ blockIdx = {{b, 0, 0}}; threadIdx = {{t, 0, 0}}; {call} }}\n}}"
         )
-    work = f"for (unsigned b = 0; b < {blocks}; ++b) {{ blockIdx = {{b, 0, 0}}; {call} __syncthreads(); }}"
+    if "meet_block" in source and launch.cooperative:
+        work = side_by_side(launch.grid[0], _threads(threads, f"blockIdx = {{b, 0, 0}}; {call} __syncthreads();"))
+    else:
+        one = f"{{ blockIdx = {{b, 0, 0}}; {call} __syncthreads(); }}"
+        work = _threads(threads, f"for (unsigned b = 0; b < {blocks}; ++b) {one}")
+    return f'extern "C" void launch{place}(void** pointers) {{\n{work}}}'
+
+
+def _threads(count: int, work: str) -> str:
+    """Return C++ that runs ``work`` on each thread of a block."""
     return (
-        f'extern "C" void launch{place}(void** pointers) {{\n'
-        f"    pthread_barrier_init(&barrier, nullptr, {threads});\n    vector<thread> threads;\n"
+        f"    pthread_barrier_init(&barrier, nullptr, {count});\n    vector<thread> threads;\n"
         "    for (auto& warp : warps) pthread_barrier_init(&warp, nullptr, 32);\n"
-        f"    for (unsigned t = 0; t < {threads}; ++t)\n"
+        f"    for (unsigned t = 0; t < {count}; ++t)\n"
         f"        threads.emplace_back([=] {{ threadIdx = {{t, 0, 0}}; {work} }});\n"
-        "    for (auto& one : threads) one.join();\n}"
+        "    for (auto& one : threads) one.join();\n"
     )

@@ -1,0 +1,184 @@
+"""CUDA C++ text: a ring of pieces that bulk copies fill and empty, and the meeting of the blocks of a team.
+
+The constants that it needs are named in ``cuda_team``, which writes the kernels around it.
+"""
+
+from __future__ import annotations
+
+HARDWARE = r"""
+// bulk copies, the barriers that count their bytes, and words that blocks leave for each other
+typedef unsigned long long Word;
+__device__ __forceinline__ unsigned int shared(const void* p) { return (unsigned int)__cvta_generic_to_shared(p); }
+__device__ __forceinline__ void open_barrier(Word* barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(shared(barrier)), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void show_barriers() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
+__device__ __forceinline__ void expect(Word* barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :: "r"(shared(barrier)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void arrive(Word* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared(barrier)) : "memory");
+}
+__device__ __forceinline__ void await(Word* barrier, unsigned int parity) {
+    unsigned int done;
+    do {
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(shared(barrier)), "r"(parity) : "memory");
+    } while (!done);
+}
+__device__ __forceinline__ void bulk_load(void* to, const void* from, int bytes, Word* barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :: "r"(shared(to)), "l"(from), "r"(bytes), "r"(shared(barrier)) : "memory");
+}
+__device__ __forceinline__ void bulk_store(void* to, const void* from, int bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+                 :: "l"(to), "r"(shared(from)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void end_of_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void stores_have_read() {  // all but the last N
+    asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");
+}
+__device__ __forceinline__ void stores_are_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+__device__ __forceinline__ void show_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void meet_block() { asm volatile("bar.sync 1, %0;" :: "n"(K_BLOCK) : "memory"); }
+__device__ __forceinline__ void leave(Word* at, Word word) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(at), "l"(word) : "memory");
+}
+__device__ __forceinline__ Word look(const Word* at) {
+    Word word;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
+    return word;
+}
+"""
+"""Instructions that only a card has; emulation puts plain C++ in their place."""
+
+RING = r"""
+// team_rows: a row is its first elements up to a boundary of packs, pieces of whole packs, and its last elements
+__device__ __forceinline__ int head_of(long long at) { return K_LENGTH % K_VEC ? (int)(-at & (K_VEC - 1)) : 0; }
+__device__ __forceinline__ int packs_of(int head, int piece) {
+    const int left = ((int)K_LENGTH - head) / K_VEC - piece * K_PIECE;
+    return left < 0 ? 0 : left < K_PIECE ? left : K_PIECE;
+}
+__device__ __forceinline__ int next_slot(int slot) { return slot + 1 == K_SLOTS ? 0 : slot + 1; }
+
+struct Walk {  // a piece of a block's share of its rows
+    int round = 0, piece, first, last;
+    __device__ Walk(int first, int last) : piece(first), first(first), last(last) {}
+    __device__ long long begin(int team, int& count) const {
+        const long long at = (team + (long long)round * K_TEAMS) * K_LENGTH;
+        const int head = head_of(at);
+        count = packs_of(head, piece);
+        return at + head + (long long)piece * (K_PIECE * K_VEC);
+    }
+    __device__ bool ends() const { return piece + 1 == last; }
+    __device__ void step() { if (++piece == last) { piece = first; ++round; } }
+};
+
+// One thread keeps the ring full: a slot is filled again when its results have left it.
+template <class T> __device__ __forceinline__ void feed(
+    T* ring, Word* full, Word* ready, const T* const (&inputs)[K_INPUTS], T* output, int team, int first, int last) {
+    const int total = ((int)(K_ROWS - 1 - team) / K_TEAMS + 1) * (last - first);
+    Walk next(first, last), now(first, last);
+    int next_at = 0, at = 0, filled = 0;
+    unsigned int parity = 0;
+    auto fill = [&] {
+        int count;
+        const long long begin = next.begin(team, count);
+        expect(&full[next_at], count * (K_INPUTS * 16));
+        for (int input = 0; input < K_INPUTS && count; ++input)
+            bulk_load(ring + (next_at * K_INPUTS + input) * (K_PIECE * K_VEC), inputs[input] + begin, count * 16,
+                      &full[next_at]);
+        next.step();
+        next_at = next_slot(next_at);
+        ++filled;
+    };
+    while (filled < K_SLOTS && filled < total) fill();
+    for (int number = 0; number < total; ++number) {
+        await(&ready[at], parity);
+        int count;
+        const long long begin = now.begin(team, count);
+        if (count) bulk_store(output + begin, ring + at * K_INPUTS * (K_PIECE * K_VEC), count * 16);
+        end_of_stores();
+        int left = number + 1;  // slots that are empty again
+        if (now.ends()) {
+            stores_have_read<0>();
+        } else {
+            stores_have_read<2>();
+            left -= 2;
+        }
+        while (filled < left + K_SLOTS && filled < total) fill();
+        now.step();
+        at = next_slot(at);
+        if (at == 0) parity ^= 1u;
+    }
+    stores_are_done();
+}
+"""
+
+MEETING = r"""
+// What the threads of all blocks of a team have found together. Blocks leave what they found with the number of the
+// meeting, and look until all numbers are there: four places in turn are enough, as no block is two meetings ahead.
+template <class A> __device__ __forceinline__ A meet(A mine, Word* found, int rank, int number, bool any, int wanted) {
+    __shared__ Words<A> slots[K_BLOCK / 32], together;
+    constexpr int N = sizeof(A) / 4;
+    const int lane = threadIdx.x & 31;
+    if (any) {
+        mine = reduce_warp(mine);
+        if (lane == 0) slots[threadIdx.x / 32] = to_words(mine);
+    }
+    meet_block();
+    if (threadIdx.x < 32) {
+        A all;
+        if (any) {
+            if (lane < K_BLOCK / 32) all = from_words<A>(slots[lane]);
+            all = reduce_warp(all);
+            const Words<A> words = to_words(all);
+            #pragma unroll
+            for (int w = 0; w < N; ++w)
+                if (K_TEAM > 1 && lane == w)
+                    leave(found + ((number & 3) * K_WORDS + w) * K_TEAM + rank, (Word)(number + 1) << 32 | words.w[w]);
+        }
+        if (K_TEAM > 1 && wanted >= 0) {
+            constexpr int M = (K_TEAM + 31) / 32;
+            const Word* from = found + (wanted & 3) * (K_WORDS * K_TEAM);
+            Word seen[M][N];
+            bool late;
+            do {  // all looks at once: one after the other they would take as many times as long
+                late = false;
+                #pragma unroll
+                for (int m = 0; m < M; ++m)
+                    #pragma unroll
+                    for (int w = 0; w < N; ++w) seen[m][w] = look(from + w * K_TEAM + min(32 * m + lane, K_TEAM - 1));
+                #pragma unroll
+                for (int m = 0; m < M; ++m)
+                    #pragma unroll
+                    for (int w = 0; w < N; ++w) late |= (unsigned int)(seen[m][w] >> 32) != (unsigned int)(wanted + 1);
+            } while (late);
+            __syncwarp();
+            all = A();
+            #pragma unroll
+            for (int m = 0; m < M; ++m) {
+                Words<A> words;
+                #pragma unroll
+                for (int w = 0; w < N; ++w) words.w[w] = (unsigned int)seen[m][w];
+                if (32 * m + lane < K_TEAM) all.merge(from_words<A>(words));
+            }
+            all = reduce_warp(all);
+        }
+        if (lane == 0) together = to_words(all);
+    }
+    meet_block();
+    return from_words<A>(together);
+}
+"""
+
+CLEAR = r"""
+extern "C" __global__ void clear_found(unsigned long long* __restrict__ p_found) {
+    const int at = blockIdx.x * 256 + threadIdx.x;
+    if (at < K_FOUND) p_found[at] = 0;
+}
+"""

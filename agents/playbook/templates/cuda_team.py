@@ -1,0 +1,301 @@
+"""Long rows on the ``cuda`` target: a team of resident blocks shares each row, and a ring of bulk copies feeds them.
+
+Every block keeps its pieces of the row in shared memory from the first pass to the last, while pieces of the next rows
+arrive and results leave. Rows of any length: elements before the first whole pack and after the last are the first
+block's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from agents.playbook.operators import Rows
+from agents.playbook.templates.cuda_accumulators import SIZES, WARP, WORDS, accumulator
+from agents.playbook.templates.cuda_math import functions
+from agents.playbook.templates.cuda_packs import type_of, types_of
+from agents.playbook.templates.cuda_ring import CLEAR, HARDWARE, MEETING, RING
+from agents.playbook.templates.cuda_row_body import Body, Sharing, Statistic, body, indented
+from agents.playbook.templates.cuda_rows import output_types, row_packs, simplified
+from agents.playbook.templates.passes import Pass
+from agents.playbook.templates.source import Options, Source, arguments
+from cupilot.domain.hardware import Device
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Workspace
+from cupilot.domain.problem import Target
+
+BLOCK = 512
+"""Threads of a block that calculate; a warp more keeps the ring full."""
+PACK = 16
+"""Bytes that a thread reads at a time."""
+PIECE = 16 * 1024
+"""Bytes of a piece of all inputs together."""
+STATIC_SHARED = 3 * 1024
+"""Shared memory left to barriers and meetings."""
+MOST_SLOTS = 64
+CLEARING = 256
+"""Threads of the blocks that empty the meeting places."""
+
+
+@dataclass(frozen=True)
+class Team:
+    """A division of rows over blocks and pieces."""
+
+    blocks: int
+    teams: int
+    vec: int
+    """Elements of a pack."""
+    piece: int
+    """Packs of a piece."""
+    pieces: int
+    """Pieces of a row."""
+    slots: int
+
+    @property
+    def own(self) -> int:
+        """Return the most pieces of a row that one block has."""
+        return -(-self.pieces // self.blocks)
+
+
+def team_of(operator: Rows, options: Options, device: Device) -> Team:
+    """Return how a strategy's teams divide the rows."""
+    blocks = options.number("team_rows", "blocks", 1)
+    vec = PACK // operator.itemsize(operator.elements[0])
+    piece = max(PIECE // len(operator.elements) // PACK // BLOCK, 1) * BLOCK
+    room = device.shared_bytes_per_block - STATIC_SHARED
+    return Team(
+        blocks=blocks,
+        teams=min(max(device.units, 1) // blocks, operator.rows),
+        vec=vec,
+        piece=piece,
+        pieces=-(-(operator.length // vec) // piece),
+        slots=min(MOST_SLOTS, room // (piece * PACK * len(operator.elements))),
+    )
+
+
+def render(operator: Rows, options: Options, device: Device) -> Kernel:
+    """Return the kernels of a row operator whose rows are shared by teams of blocks."""
+    operator = simplified(operator, options)
+    team = team_of(operator, options, device)
+    packed = Options({**options.techniques, "vector_loads": {"width": PACK // 4}})
+    chain = team.own * team.piece * team.vec // BLOCK
+    made = body(operator, packed, Sharing(True, 1, "ring", "", "K_BLOCK", chain=chain))
+    passes = made.statistics()
+    lag = len(passes) == 1 and team.blocks > 1 and team.slots >= 2 * team.own + 2
+    words = max(sum(SIZES[entry.kind] // 4 for entry in entries) for _, entries in passes)
+    found = team.teams * 4 * words * team.blocks
+    source = Source(f"Row operator: {operator.rows} rows of {operator.length}, {team.blocks} blocks a row", options)
+    source.constants(rows=operator.rows, length=operator.length)
+    source.add(
+        """
+        constexpr int K_BLOCK = $BLOCK, K_TEAM = $TEAM, K_TEAMS = $TEAMS, K_INPUTS = $INPUTS;
+        constexpr int K_PIECE = $PIECE, K_PIECES = $PIECES, K_ITEMS = $ITEMS, K_SLOTS = $SLOTS;  // packs, pieces
+        constexpr int K_LAG = $LAG, K_WORDS = $WORDS, K_FOUND = $FOUND;
+        """,
+        BLOCK=BLOCK,
+        TEAM=team.blocks,
+        TEAMS=team.teams,
+        INPUTS=len(operator.elements),
+        PIECE=team.piece,
+        PIECES=team.pieces,
+        ITEMS=team.piece // BLOCK,
+        SLOTS=team.slots,
+        LAG=int(lag),
+        WORDS=words,
+        FOUND=found,
+    )
+    source.add(row_packs(operator, packed))
+    source.add(functions([expr for _, expr in operator.outputs], options, always=("exp",) if made.single else ()))
+    source.add("\n".join(accumulator(kind).strip("\n") for kind in made.accumulators()))
+    for number, (_, entries) in enumerate(passes):
+        source.add("\n".join(_found(number, entries)))
+    source.parts += [text.strip("\n") for text in (WORDS + WARP, HARDWARE, RING, MEETING, CLEAR)]
+    source.add(
+        """
+        extern "C" __global__ void __launch_bounds__(K_BLOCK + 32, 1) rows_of_teams($ARGUMENTS) {
+            $BODY
+        }
+        """,
+        ARGUMENTS=", ".join(
+            [
+                arguments(operator.inputs, [], types_of(operator)),
+                "unsigned long long* p_found",
+                arguments([], output_types(operator)),
+            ]
+        ),
+        BODY=[*_opening(made), *_rounds(made, passes, lag=lag)],
+    )
+    return source.kernel(Target.CUDA, _plan(operator, team, found))
+
+
+def _plan(operator: Rows, team: Team, found: int) -> LaunchPlan:
+    clear = Launch(kernel="clear_found", args=("found",), grid=(str(-(-found // CLEARING)),), block=(str(CLEARING),))
+    launch = Launch(
+        kernel="rows_of_teams",
+        args=(*operator.inputs, "found", operator.outputs[0][0]),
+        grid=(str(team.teams * team.blocks),),
+        block=(str(BLOCK + 32),),
+        shared_bytes=str(team.slots * team.piece * PACK * len(operator.elements)),
+        cooperative=True,
+    )
+    places = Workspace(name="found", bytes=str(found * 8))
+    return LaunchPlan(launches=(clear, launch), workspace=(places,))
+
+
+def _found(number: int, entries: list[Statistic]) -> list[str]:
+    merges = " ".join(f"{entry.name}.merge(other.{entry.name});" for entry in entries)
+    return [
+        f"struct Found{number} {{",
+        *indented([f"{entry.kind} {entry.name};" for entry in entries]),
+        f"    __device__ void merge(const Found{number}& other) {{ {merges} }}",
+        "};",
+    ]
+
+
+def _opening(made: Body) -> list[str]:
+    operator = made.operator
+    kind = type_of(operator, operator.elements[0])
+    inputs = ", ".join(f"p_{name}" for name in operator.elements)
+    return [
+        "extern __shared__ __align__(128) unsigned char ring_bytes[];",
+        "__shared__ __align__(8) Word full[K_SLOTS], ready[K_SLOTS];",
+        f"{kind}* const ring = reinterpret_cast<{kind}*>(ring_bytes);",
+        "const int lane = threadIdx.x, team = blockIdx.x / K_TEAM, rank = blockIdx.x % K_TEAM;",
+        "const int first_piece = rank * K_PIECES / K_TEAM, last_piece = (rank + 1) * K_PIECES / K_TEAM;",
+        "if (lane == 0) {",
+        "    for (int slot = 0; slot < K_SLOTS; ++slot) {",
+        "        open_barrier(&full[slot], 1);",
+        "        open_barrier(&ready[slot], K_BLOCK / 32);",
+        "    }",
+        "    show_barriers();",
+        "}",
+        "__syncthreads();",
+        "if (lane >= K_BLOCK) {",
+        f"    const {kind}* const inputs[K_INPUTS] = {{{inputs}}};",
+        f"    if (lane == K_BLOCK) feed<{kind}>(",
+        f"        ring, full, ready, inputs, p_{operator.outputs[0][0]}, team, first_piece, last_piece);",
+        "    return;",
+        "}",
+        "Word* const found = p_found + team * (4 * K_WORDS * K_TEAM);",
+        "const int rounds = (int)(K_ROWS - 1 - team) / K_TEAMS + 1;",
+        "int arrived = 0, leaving = 0;  // slots of the next piece to read first, and to write",
+        "unsigned int parity = 0;",
+        *(f"const float s_{name} = *p_{name};" for name in operator.scalars),
+    ]
+
+
+def _rounds(made: Body, passes: list[tuple[Pass, list[Statistic]]], *, lag: bool) -> list[str]:
+    """Return the loop over a team's rows; with a lag, the next row is read before the others have met for this one."""
+    lines: list[str] = []
+    for number, (item, entries) in enumerate(passes):
+        step = f"step * {len(passes)} + {number}" if len(passes) > 1 else "step"
+        reading = _reading(made, passes[:number], item, entries)
+        guard = ["if (step < rounds) {", *indented(reading), "}"] if lag else ["{", *indented(reading), "}"]
+        fresh, wanted = ("step < rounds", f"{step} - K_LAG") if lag else ("true", step)
+        lines += [f"Found{number} mine_{number};", *guard]
+        lines.append(f"const Found{number} all_{number} = meet(mine_{number}, found, rank, {step}, {fresh}, {wanted});")
+    writing = _writing(made, passes)
+    lines += ["if (step >= K_LAG) {", *indented(writing), "}"] if lag else ["{", *indented(writing), "}"]
+    return ["for (int step = 0; step < rounds + K_LAG; ++step) {", *indented(lines), "}"]
+
+
+def _row(made: Body, known: list[tuple[Pass, list[Statistic]]], step: str) -> list[str]:
+    """Return the place of a row, its inputs, and the results of the passes before."""
+    operator = made.operator
+    lines = [
+        f"const long long row = team + (long long)({step}) * K_TEAMS, at = row * K_LENGTH;",
+        "const int head = head_of(at);",
+        *(f"const float r_{name} = p_{name}[row];" for name in operator.row_inputs),
+    ]
+    if _edges(made):
+        lines += [
+            "const int middle = ((int)K_LENGTH - head) / K_VEC * K_VEC;",
+            "const int edge = lane < head ? lane : lane + middle;  // in the row, of this thread",
+            "const bool has_edge = rank == 0 && edge < K_LENGTH;",
+            *(f"const float edge_{name} = has_edge ? (float)p_{name}[at + edge] : 0.0f;" for name in operator.elements),
+        ]
+    for number, (item, entries) in enumerate(known):
+        lines += made.row_values(item.before)
+        for entry in entries:
+            lines += made.named(entry, f"all_{number}.{entry.name}")
+    return lines
+
+
+def _edges(made: Body) -> bool:
+    return made.operator.length % (PACK // made.operator.itemsize(made.operator.elements[0])) != 0
+
+
+def _reading(made: Body, known: list[tuple[Pass, list[Statistic]]], item: Pass, entries: list[Statistic]) -> list[str]:
+    """Return a reducing pass over a block's pieces; the first one waits for them."""
+    first = not known
+    adds = [line for entry in entries for line in entry.add]
+    lines = [*_row(made, known, "step"), *made.declarations(item, entries)]
+    inner = made.pass_body(item, entries)
+    slot = "arrived" if first else "slot"
+    lines += [] if first else ["int slot = leaving;"]
+    wait = ["await(&full[arrived], parity);"] if first else []
+    turn = [f"{slot} = next_slot({slot});", *(["if (arrived == 0) parity ^= 1u;"] if first else [])]
+    lines += _pieces(made, slot, [*wait], inner, turn)
+    lines += _edge(made, item, adds, values=made.by_packs)
+    number = len(known)
+    return [*lines, *(f"mine_{number}.{entry.name} = {entry.name};" for entry in entries)]
+
+
+def _pieces(made: Body, slot: str, before: list[str], inner: list[str], after: list[str]) -> list[str]:
+    kind = type_of(made.operator, made.operator.elements[0])
+    places = [
+        f"{kind}* const piece_{name} = ring + ({slot} * K_INPUTS + {number}) * (K_PIECE * K_VEC);"
+        for number, name in enumerate(made.operator.elements)
+    ]
+    index = ["const int i = head + (piece * K_PIECE + q) * K_VEC;"] if _uses(inner, "i") else []
+    return [
+        "for (int piece = first_piece; piece < last_piece; ++piece) {",
+        *indented(
+            [
+                *before,
+                *places,
+                "const int count = packs_of(head, piece);",
+                "#pragma unroll",
+                "for (int item = 0; item < K_ITEMS; ++item) {",
+                "    const int q = item * K_BLOCK + lane;",
+                "    if (q < count) {",
+                *indented(indented([*index, *inner])),
+                "    }",
+                "}",
+                *after,
+            ]
+        ),
+        "}",
+    ]
+
+
+def _edge(made: Body, item: Pass, lines: list[str], *, values: bool = False) -> list[str]:
+    """Return the same for the elements outside of whole packs."""
+    if not _edges(made):
+        return []
+    inputs = [f"const float v_{name} = {made.single_value(name)};" for name in item.inputs]
+    inner = [*inputs, *item.lines, *([f"const float values[1] = {{{item.values[0]}}};"] if values else [])]
+    inner += [line.replace("$N", "") for line in lines]
+    index = [f"const int {name} = {text};" for name, text in (("i", "edge"), ("k", "0")) if _uses(inner, name)]
+    return ["if (has_edge) {", *indented([*index, *inner]), "}"]
+
+
+def _uses(lines: list[str], name: str) -> bool:
+    return any(re.search(rf"\b{name}\b", line) for line in lines)
+
+
+def _writing(made: Body, passes: list[tuple[Pass, list[Statistic]]]) -> list[str]:
+    item = made.layout.passes[-1]
+    name = made.operator.outputs[0][0]
+    after = [
+        "show_writes();",
+        "__syncwarp();",
+        "if ((lane & 31) == 0) arrive(&ready[leaving]);",
+        "leaving = next_slot(leaving);",
+    ]
+    return [
+        *_row(made, passes, "step - K_LAG"),
+        *made.skipped(),
+        *made.row_values(item.before),
+        *_pieces(made, "leaving", [], made.map_body(), after),
+        *_edge(made, item, [f"p_{name}[at + edge] = {item.values[0]};"]),
+    ]
