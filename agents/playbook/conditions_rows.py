@@ -6,14 +6,14 @@ from agents.playbook.conditions import Case, Check, always, fast_unit, launch_bo
 from agents.playbook.operators import Rows, kept_value, moments_pair, softmax_pair
 from agents.playbook.templates.cuda_packs import lanes
 from agents.playbook.templates.cuda_rows import BLOCKS, MAX_ITEMS, items, share
-from agents.playbook.templates.cuda_team import team_of
+from agents.playbook.templates.cuda_team import AHEAD, row_bytes, team_of
 from agents.playbook.templates.passes import hoist_division
 from cupilot.domain.problem import Target
 
 MOST_PARTS = 2**17
 """Parts of all rows together; launches of more blocks took longer than whole rows did (measured on H200)."""
-SHARE, AHEAD = 4096, 2
-"""Elements of a row that each block of a team has at least, and pieces of the next row that it has room for."""
+LEAST_ROW, AT_WORK = 64 * 1024, 0.9
+"""Bytes of a row that is shared by a team, and the share of the multiprocessors that have a block."""
 STATIC_SHARED = 16 * 1024
 """Shared memory left to the reductions beside staged rows."""
 
@@ -113,16 +113,16 @@ def _cluster_rows(case: Case) -> str | None:
 
 
 def _team_rows(case: Case) -> str | None:
-    operator, blocks = _rows(case), case.number("team_rows", "blocks")
+    operator = _rows(case)
     if reason := _contiguous(case) or _several_passes(case) or _needs_arch(case, 90, "bulk copies"):
         return reason
-    if blocks > case.device.units:
-        return f"{case.device.units} multiprocessors hold no team of {blocks}"
-    if operator.length < SHARE * blocks:
-        return f"parts would have fewer than {SHARE} elements of {operator.length}"
     if len({operator.halves.get(name) for name in operator.streamed}) > 1:
         return "inputs and result are of different types"
+    if row_bytes(operator) < LEAST_ROW:
+        return f"rows of less than {LEAST_ROW} bytes fit a block's registers"
     team = team_of(operator, case.options, case.device)
+    if team.blocks * team.teams < AT_WORK * case.device.units:
+        return f"teams of {team.blocks} leave some of {case.device.units} multiprocessors idle"
     return None if team.slots >= team.own + AHEAD else "a block's part of a row leaves no room for the next one"
 
 

@@ -22,6 +22,12 @@ _POINTWISE_CUDA = (
 )
 _HALF_POINTWISE_CUDA = ("vector_loads(width=4), fast_exp: rounding to 16 bits hides what approximate functions lose",)
 _ROWS_CUDA = (
+    "team_rows(share=96), online_softmax, one_pass_moments(method=welford), hoisted_division: "
+    "long rows of any length, read once by teams of blocks, the next row before the blocks have met for this one",
+    "team_rows(share=192), online_softmax, one_pass_moments(method=welford), hoisted_division: "
+    "very long rows: as small teams as can keep one",
+    "team_rows(share=64), online_softmax, one_pass_moments(method=welford), hoisted_division: "
+    "larger teams, and more room for the next rows",
     "vector_loads(width=4), cluster_rows(blocks=16), shared_rows, warp_shuffle_reduction: "
     "long rows, read once, and two clusters at a time: one loads while another stores",
     "vector_loads(width=4), cluster_rows(blocks=8), shared_rows, warp_shuffle_reduction: long rows, read once",
@@ -30,13 +36,16 @@ _ROWS_CUDA = (
     "cluster_rows(blocks=8), shared_rows, warp_shuffle_reduction: long rows of odd length, read once",
     "vector_loads(width=4), register_rows, warp_shuffle_reduction: one reading of the row, kept in registers",
     "vector_loads(width=4), warp_per_row(warps=4), register_rows: short rows, no barriers",
+    "vector_loads(width=4), column_slices(slices=16), register_rows, streaming_access(scope=stores): "
+    "wide columns, one reading, results past L2",
     "column_slices(slices=8), register_rows: coalesced columns, one reading",
     "column_slices(slices=4), loop_unrolling(factor=4): columns that are needed once, loads overlapped",
     "vector_loads(width=4), register_rows, warp_shuffle_reduction, streaming_access(scope=both): the same, past L2",
     "vector_loads(width=4), shared_rows, warp_shuffle_reduction: rows too long for registers",
     "vector_loads(width=4), warp_shuffle_reduction, split_rows(parts=64), online_softmax: few long rows",
     "vector_loads(width=4), warp_shuffle_reduction, split_rows(parts=64), one_pass_moments: few long rows",
-    "vector_loads(width=4), warp_shuffle_reduction, split_rows(parts=1024), loop_unrolling(factor=4): one huge row",
+    "vector_loads(width=4), warp_shuffle_reduction, split_rows(parts=1024), loop_unrolling(factor=8), "
+    "streaming_access(scope=stores): one huge row",
     "vector_loads(width=4), warp_shuffle_reduction, split_rows(parts=256), loop_unrolling(factor=4): few long rows",
     "vector_loads(width=4), warp_per_row(warps=8), rows_per_warp(rows=2), register_rows: very short rows",
     "vector_loads(width=4), warp_per_row(warps=8), loop_unrolling(factor=4): a warp a row, loads overlapped",
@@ -53,12 +62,20 @@ _ROWS_CUDA = (
     "warp_shuffle_reduction, split_rows(parts=256): long rows whose length is odd",
 )
 _HALF_ROWS_CUDA = (
+    "team_rows(share=128), online_softmax, one_pass_moments(method=welford), hoisted_division: "
+    "long rows of any length, read once by teams of blocks while the next ones arrive",
+    "team_rows(share=96), online_softmax, one_pass_moments(method=welford), hoisted_division: "
+    "larger teams, and more room for the next rows",
     "vector_loads(width=4), register_rows, warp_shuffle_reduction, fast_exp, hoisted_division: "
     "rows in registers; rounding to 16 bits hides what approximate functions lose",
     "vector_loads(width=4), warp_per_row(warps=4), register_rows, fast_exp, hoisted_division: the same for short rows",
     "vector_loads(width=4), warp_shuffle_reduction, split_rows(parts=64), fast_exp: the same for few long rows",
 )
 _NARROW_ROWS_CUDA = (
+    "team_rows(share=128), online_softmax, one_pass_moments(method=welford), hoisted_division: "
+    "long rows of any length, read once by teams of blocks while the next ones arrive",
+    "team_rows(share=96), online_softmax, one_pass_moments(method=welford), hoisted_division: "
+    "larger teams, and more room for the next rows",
     "vector_loads(width=2), register_rows, warp_shuffle_reduction: rows of whole packs of 8 bytes, kept in registers",
     "vector_loads(width=2), warp_per_row(warps=4), register_rows: short ones, no barriers",
     "vector_loads(width=2), shared_rows, warp_shuffle_reduction: ones too long for registers",

@@ -14,6 +14,7 @@ from agents.playbook.cost.work import APPROXIMATE, FUNCTION, Operations, operati
 from agents.playbook.operators import Matmul, Pointwise, Rows, moments_pair, softmax_pair
 from agents.playbook.templates.cuda_matmul_parts import Tiling
 from agents.playbook.templates.cuda_packs import lanes
+from agents.playbook.templates.cuda_team import team_of
 
 ITEM = 4
 """Bytes of an element of a product."""
@@ -29,6 +30,11 @@ PHASES = 0.25
 """Time that a block's barriers take beside others, where a row is first loaded and then stored."""
 CLUSTER_SPEED = 0.8
 """Share of the bandwidth left where the blocks of a cluster wait for each other."""
+TEAM_SPEED = 0.96
+"""Share of the bandwidth that bulk copies of teams reach where none waits for another."""
+MEETING, FARTHER = {True: 0.45e-6, False: 1.6e-6}, {True: 7.5e-9, False: 30e-9}
+"""Seconds that a team waits at each of its meetings, and more for each of its blocks: with the next row read before
+they meet, and without."""
 REGISTERS = 32
 """A thread's, without values that are kept."""
 TREE_SECONDS = 0.6e-6
@@ -87,6 +93,8 @@ def rows(operator: Rows, choice: Choice, shape: Geometry) -> Cost:
     written = (operator.size if operator.maps else operator.rows) * sum(
         INDEX if expr.name.startswith("Arg") else operator.itemsize(name) for name, expr in operator.outputs
     )
+    if "team_rows" in choice:
+        return _teams(operator, choice, shape, inputs + written)
     kept = "register_rows" in choice or "shared_rows" in choice
     readings = 1 if kept else _readings(operator, choice)
     again = 0.0
@@ -100,8 +108,7 @@ def rows(operator: Rows, choice: Choice, shape: Geometry) -> Cost:
         speed *= CLUSTER_SPEED
     if not operator.contiguous:
         speed *= min(1.0, _segment(operator, choice, shape) / SEGMENT)
-    roots = [expr for _, expr in operator.outputs]
-    work = operator.size * (_counted(operations(roots), choice) + _conversions(operator) + 8 / width)
+    work = _work_of_rows(operator, choice, width)
     reducing = 0.0
     if operator.contiguous and not {"warp_shuffle_reduction", "warp_per_row"} & set(choice.options.techniques):
         reducing = TREE_SECONDS * ceil(shape.waves)
@@ -109,6 +116,23 @@ def rows(operator: Rows, choice: Choice, shape: Geometry) -> Cost:
     arithmetic = work / (rates.scalar * shape.busy) / tail
     memory = (inputs + written + again) / speed / tail + reducing
     return Cost(memory, arithmetic, rates.launch * shape.launches)
+
+
+def _work_of_rows(operator: Rows, choice: Choice, width: int) -> float:
+    roots = [expr for _, expr in operator.outputs]
+    return operator.size * (_counted(operations(roots), choice) + _conversions(operator) + 8 / width)
+
+
+def _teams(operator: Rows, choice: Choice, shape: Geometry, moved: float) -> Cost:
+    """Return the cost of rows that teams of blocks share: each byte once, at the pace of the slowest block."""
+    rates, team = choice.rates, team_of(operator, choice.options, choice.rates.device)
+    rounds = ceil(operator.rows / team.teams)
+    even = team.pieces / (team.own * team.blocks) * operator.rows / (rounds * team.teams)
+    meetings = _readings(operator, choice) - 1
+    ahead = meetings == 1 and team.reads_ahead
+    waiting = meetings * rounds * (MEETING[ahead] + FARTHER[ahead] * team.blocks)
+    work = _work_of_rows(operator, choice, team.vec) / (rates.scalar * even)
+    return Cost(moved / (rates.bandwidth * TEAM_SPEED * even) + waiting, work, rates.launch * shape.launches)
 
 
 def _readings(operator: Rows, choice: Choice) -> int:

@@ -87,6 +87,33 @@ struct Moments {  // one_pass_moments: Welford's recurrence by packs, as Chan, G
     }
 };
 """,
+    "ShortMoments": """
+struct ShortMoments {  // sums relative to a thread's first value: n values lose at most n roundings of the spread
+    float count = 0.0f, origin = 0.0f, part = 0.0f, squares = 0.0f;
+    template <int N> __device__ void add(const float (&v)[N]) {
+        if (count == 0.0f) origin = v[0];
+        float sum = 0.0f, square = 0.0f;
+        #pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const float gap = v[k] - origin;
+            sum += gap;
+            square += gap * gap;
+        }
+        part += sum;
+        squares += square;
+        count += N;
+    }
+    __device__ operator Moments() const {
+        Moments all;
+        if (count == 0.0f) return all;
+        const float shift = part / count;
+        all.count = count;
+        all.mean = origin + shift;
+        all.squares = fmaxf(squares - part * shift, 0.0f * squares);
+        return all;
+    }
+};
+""",
     "WideMoments": """
 struct WideMoments {  // one_pass_moments: sums in float64, so that squares of values far from zero do not cancel
     double total = 0.0, squares = 0.0;

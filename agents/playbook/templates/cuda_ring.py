@@ -63,6 +63,15 @@ __device__ __forceinline__ int packs_of(int head, int piece) {
     const int left = ((int)K_LENGTH - head) / K_VEC - piece * K_PIECE;
     return left < 0 ? 0 : left < K_PIECE ? left : K_PIECE;
 }
+__device__ __forceinline__ int edge_of(int head) {  // this thread's element outside of whole packs, if there is one
+    const int middle = ((int)K_LENGTH - head) / K_VEC * K_VEC, lane = threadIdx.x;
+    return lane < head ? lane : lane + middle;
+}
+template <class T> __device__ __forceinline__ float edge_value(const T* input, int team, int rank, int step) {
+    const long long row = team + (long long)step * K_TEAMS, at = row * K_LENGTH;
+    const int edge = edge_of(head_of(at));
+    return rank == 0 && row < K_ROWS && edge < K_LENGTH ? (float)input[at + edge] : 0.0f;
+}
 __device__ __forceinline__ int next_slot(int slot) { return slot + 1 == K_SLOTS ? 0 : slot + 1; }
 
 struct Walk {  // a piece of a block's share of its rows

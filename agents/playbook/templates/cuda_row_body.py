@@ -115,7 +115,8 @@ class Body:
 
     def accumulators(self) -> list[str]:
         """Return names of the accumulator types that the body uses."""
-        return sorted({item.kind for _, group in self.statistics() for item in group})
+        kinds = {item.kind for _, group in self.statistics() for item in group}
+        return [*sorted(kinds), *sorted({self._gathered(kind) for kind in kinds} - kinds)]
 
     @property
     def index(self) -> str:
@@ -216,7 +217,13 @@ class Body:
     def _lane(self) -> str:
         return "k" if self.sharing.contiguous else ("n" if self.sharing.group > 1 else "0")
 
+    def _gathered(self, kind: str) -> str:
+        """Return the accumulator in which a thread gathers what becomes one of this kind."""
+        short = self.sharing.storage == "ring" and self.sharing.chain <= LONG_CHAIN
+        return "ShortMoments" if kind == "Moments" and short else kind
+
     def _declare(self, kind: str, name: str) -> str:
+        kind = self._gathered(kind)
         return f"{kind} {name}[{self.sharing.group}];" if self.sharing.group > 1 else f"{kind} {name};"
 
     def _for_rows(self, lines: list[str]) -> list[str]:

@@ -27,6 +27,8 @@ from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Tunable
 from cupilot.domain.problem import Target
 
 BLOCKS = (64, 128, 256, 512, 1024)
+MANY_BLOCKS = 16
+"""Blocks a multiprocessor from which on their size matters more than their number."""
 MAX_ITEMS = 32
 """Registers that kept values may take: with more, 256 threads leave no room for two blocks on a multiprocessor."""
 
@@ -287,7 +289,8 @@ def block_choices(operator: Rows, options: Options, device: Device) -> Tunable:
     fitting = [size for size in BLOCKS if size == BLOCKS[0] or size // 2 < useful]
     if "register_rows" in options:
         fitting = [size for size in fitting if items(operator, options, size) <= MAX_ITEMS] or [BLOCKS[-1]]
-    default = next((size for size in fitting if size >= 256), fitting[-1])
+    least = 512 if _many_columns(operator, options, device) else 256
+    default = next((size for size in fitting if size >= least), fitting[-1])
     if "register_rows" in options and operator.contiguous:
         default = next((size for size in fitting if items(operator, options, size) <= MAX_ITEMS // 2), fitting[-1])
     if "shared_rows" in options:
@@ -296,3 +299,10 @@ def block_choices(operator: Rows, options: Options, device: Device) -> Tunable:
         resident = max(1, device.shared_bytes_per_block // (staged + 1024))
         default = next((size for size in fitting if size * resident >= 1024), fitting[-1])
     return Tunable(value=default, choices=tuple(fitting))
+
+
+def _many_columns(operator: Rows, options: Options, device: Device) -> bool:
+    """Return whether reduced columns fill the device several times with blocks of 512 threads."""
+    columns = 512 // options.number("column_slices", "slices", 1) * lanes(operator, options)
+    blocks = operator.outer * -(-operator.inner // columns)
+    return not operator.contiguous and not operator.maps and blocks >= MANY_BLOCKS * max(device.units, 1)

@@ -51,7 +51,7 @@ def render(operator: Rows, options: Options) -> Kernel:
         Workspace(name=f"parts_{entry.name}", bytes=str(operator.rows * parts * SIZES[entry.kind]))
         for entry in _statistics(passes)
     )
-    block = Tunable(value=512 if operator.rows * parts < 1024 else 256, choices=BLOCKS)
+    block = Tunable(value=512 if operator.rows * parts <= 1024 else 256, choices=BLOCKS)
     plan = LaunchPlan(launches=tuple(launches), tunables={"K_BLOCK": block}, workspace=workspace)
     return source.kernel(Target.CUDA, plan)
 

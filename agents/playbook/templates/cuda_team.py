@@ -27,11 +27,14 @@ BLOCK = 512
 """Threads of a block that calculate; a warp more keeps the ring full."""
 PACK = 16
 """Bytes that a thread reads at a time."""
-PIECE = 16 * 1024
-"""Bytes of a piece of all inputs together."""
+PIECE, LINE = 16 * 1024, 8
+"""Bytes that a piece of all inputs together has at most, and packs of a line of memory, of which it has whole ones."""
 STATIC_SHARED = 3 * 1024
 """Shared memory left to barriers and meetings."""
-MOST_SLOTS = 64
+MOST_SLOTS, AHEAD = 64, 2
+"""Pieces that a block has room for at most, and of the rows to come at least."""
+SPARE = 8
+"""One in so many blocks may be added to a team."""
 CLEARING = 256
 """Threads of the blocks that empty the meeting places."""
 
@@ -49,27 +52,45 @@ class Team:
     pieces: int
     """Pieces of a row."""
     slots: int
+    own: int
+    """Pieces of a row that one block has at most."""
 
     @property
-    def own(self) -> int:
-        """Return the most pieces of a row that one block has."""
-        return -(-self.pieces // self.blocks)
+    def reads_ahead(self) -> bool:
+        """True if a block has room for its part of the next row while it waits for the others to finish this one."""
+        return self.blocks > 1 and self.slots >= 2 * self.own + AHEAD
 
 
 def team_of(operator: Rows, options: Options, device: Device) -> Team:
-    """Return how a strategy's teams divide the rows."""
-    blocks = options.number("team_rows", "blocks", 1)
+    """Return how a strategy's teams divide the rows: evenly, in pieces of about the same size."""
+    units, inputs = max(device.units, 1), len(operator.elements)
+    blocks = _blocks(row_bytes(operator), options.number("team_rows", "share", 96) * 1024, units)
     vec = PACK // operator.itemsize(operator.elements[0])
-    piece = max(PIECE // len(operator.elements) // PACK // BLOCK, 1) * BLOCK
+    packs = -(-operator.length // vec)
+    most = max(PIECE // inputs // PACK // BLOCK, 1) * BLOCK
+    own = -(-packs // (blocks * most))
+    piece = -(-packs // (blocks * own * LINE)) * LINE
     room = device.shared_bytes_per_block - STATIC_SHARED
     return Team(
         blocks=blocks,
-        teams=min(max(device.units, 1) // blocks, operator.rows),
+        teams=max(1, min(units // blocks, operator.rows)),
         vec=vec,
         piece=piece,
-        pieces=-(-(operator.length // vec) // piece),
-        slots=min(MOST_SLOTS, room // (piece * PACK * len(operator.elements))),
+        pieces=-(-packs // piece),
+        slots=min(MOST_SLOTS, room // (piece * PACK * inputs)),
+        own=own,
     )
+
+
+def row_bytes(operator: Rows) -> int:
+    """Return the bytes of a row of all inputs."""
+    return operator.length * sum(operator.itemsize(name) for name in operator.elements)
+
+
+def _blocks(row: int, share: int, units: int) -> int:
+    """Return how many blocks share a row: a few more than are needed where that leaves no multiprocessor idle."""
+    least = -(-row // share)
+    return max(range(least, least + least // SPARE + 1), key=lambda blocks: (units // blocks * blocks, -blocks))
 
 
 def render(operator: Rows, options: Options, device: Device) -> Kernel:
@@ -80,7 +101,7 @@ def render(operator: Rows, options: Options, device: Device) -> Kernel:
     chain = team.own * team.piece * team.vec // BLOCK
     made = body(operator, packed, Sharing(True, 1, "ring", "", "K_BLOCK", chain=chain))
     passes = made.statistics()
-    lag = len(passes) == 1 and team.blocks > 1 and team.slots >= 2 * team.own + 2
+    lag = len(passes) == 1 and team.reads_ahead
     words = max(sum(SIZES[entry.kind] // 4 for entry in entries) for _, entries in passes)
     found = team.teams * 4 * words * team.blocks
     source = Source(f"Row operator: {operator.rows} rows of {operator.length}, {team.blocks} blocks a row", options)
@@ -97,7 +118,7 @@ def render(operator: Rows, options: Options, device: Device) -> Kernel:
         INPUTS=len(operator.elements),
         PIECE=team.piece,
         PIECES=team.pieces,
-        ITEMS=team.piece // BLOCK,
+        ITEMS=-(-team.piece // BLOCK),
         SLOTS=team.slots,
         LAG=int(lag),
         WORDS=words,
@@ -193,9 +214,19 @@ def _rounds(made: Body, passes: list[tuple[Pass, list[Statistic]]], *, lag: bool
         fresh, wanted = ("step < rounds", f"{step} - K_LAG") if lag else ("true", step)
         lines += [f"Found{number} mine_{number};", *guard]
         lines.append(f"const Found{number} all_{number} = meet(mine_{number}, found, rank, {step}, {fresh}, {wanted});")
-    writing = _writing(made, passes)
+    late = (
+        [f"const float edge_{name} = last_{name};" for name in made.operator.elements] if lag and _edges(made) else []
+    )
+    writing = [*late, *_writing(made, passes)]
     lines += ["if (step >= K_LAG) {", *indented(writing), "}"] if lag else ["{", *indented(writing), "}"]
-    return ["for (int step = 0; step < rounds + K_LAG; ++step) {", *indented(lines), "}"]
+    names = made.operator.elements if _edges(made) else ()
+    edges = [f"float edge_{name} = edge_value(p_{name}, team, rank, 0);" for name in names]
+    edges += [f"float last_{name} = 0.0f;" for name in names if lag]
+    ahead = [f"const float next_{name} = edge_value(p_{name}, team, rank, step + 1);" for name in names]
+    turn = [f"last_{name} = edge_{name};" for name in names if lag]
+    turn += [f"edge_{name} = next_{name};" for name in names]
+    loop = "for (int step = 0; step < rounds + K_LAG; ++step) {"
+    return [*edges, loop, *indented([*ahead, *lines, *turn]), "}"]
 
 
 def _row(made: Body, known: list[tuple[Pass, list[Statistic]]], step: str) -> list[str]:
@@ -207,12 +238,7 @@ def _row(made: Body, known: list[tuple[Pass, list[Statistic]]], step: str) -> li
         *(f"const float r_{name} = p_{name}[row];" for name in operator.row_inputs),
     ]
     if _edges(made):
-        lines += [
-            "const int middle = ((int)K_LENGTH - head) / K_VEC * K_VEC;",
-            "const int edge = lane < head ? lane : lane + middle;  // in the row, of this thread",
-            "const bool has_edge = rank == 0 && edge < K_LENGTH;",
-            *(f"const float edge_{name} = has_edge ? (float)p_{name}[at + edge] : 0.0f;" for name in operator.elements),
-        ]
+        lines += ["const int edge = edge_of(head);", "const bool has_edge = rank == 0 && edge < K_LENGTH;"]
     for number, (item, entries) in enumerate(known):
         lines += made.row_values(item.before)
         for entry in entries:

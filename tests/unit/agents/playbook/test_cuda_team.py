@@ -80,12 +80,13 @@ def test_teams_make_what_the_reference_makes(
 ) -> None:
     monkeypatch.setattr(cuda_team, "BLOCK", 64)
     monkeypatch.setattr(cuda_team, "PIECE", 1024)
-    blocks, units, slots = division
+    monkeypatch.setattr(cuda_team, "_blocks", lambda *_: division[0])
+    _, units, slots = division
     function, inputs, techniques = CASES[name]
     facts, own = trace(function, inputs)
     operator = recognise(facts)
     assert isinstance(operator, Rows)
-    options = Options({"team_rows": {"blocks": blocks}, **techniques})
+    options = Options({"team_rows": {"share": 0}, **techniques})
     device = small(units, slots)
     team = cuda_team.team_of(operator, options, device)
     if team.own > team.slots:
