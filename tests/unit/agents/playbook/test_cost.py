@@ -183,3 +183,14 @@ def test_without_guidance_nothing_is_predicted_and_the_ladder_keeps_its_order() 
     rungs = [space.fitted(rung)[0] for rung in ladder(space.operator, Target.CPU)]
     assert forecast.order(rungs) == [0] * len(rungs)
     assert not any(forecast.hopeless(rung) for rung in rungs)
+
+
+def test_long_rows_are_first_shared_by_teams_that_read_ahead() -> None:
+    function, x = (lambda x: x / x.abs().sum(1, keepdim=True)), torch.zeros(300, 65_535)
+    facts, _ = trace(function, {"x": x})
+    brief = briefing(facts, Target.CUDA)
+    first = agents().manager.initial_strategies(brief, [], 1, 0)[0].strategy
+    assert first.use("team_rows")
+    assert seconds(brief, "team_rows(share=96)") < seconds(brief, "team_rows(share=128)"), "none waits for the others"
+    older = brief.model_copy(update={"device": H200.model_copy(update={"arch": "sm_80"})})
+    assert not agents().manager.initial_strategies(older, [], 1, 0)[0].strategy.use("team_rows")
