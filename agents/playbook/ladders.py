@@ -22,12 +22,14 @@ _POINTWISE_CUDA = (
 )
 _HALF_POINTWISE_CUDA = ("vector_loads(width=4), fast_exp: rounding to 16 bits hides what approximate functions lose",)
 _ROWS_CUDA = (
-    "team_rows(share=96), online_softmax, one_pass_moments(method=welford), hoisted_division: "
+    "team_rows(share=96), online_softmax, hoisted_division: "
     "long rows of any length, read once by teams of blocks, the next row before the blocks have met for this one",
-    "team_rows(share=192), online_softmax, one_pass_moments(method=welford), hoisted_division: "
-    "very long rows: as small teams as can keep one",
-    "team_rows(share=64), online_softmax, one_pass_moments(method=welford), hoisted_division: "
-    "larger teams, and more room for the next rows",
+    "team_rows(share=96), online_softmax: the same without a division to hoist",
+    "team_rows(share=96), one_pass_moments(method=sum_of_squares): the same with mean and variance",
+    "team_rows(share=192), one_pass_moments(method=sum_of_squares): very long rows, as small teams as can keep one",
+    "team_rows(share=128), hoisted_division: long rows with one statistic",
+    "team_rows(share=128): long rows",
+    "team_rows(share=64): long rows, more room for the next ones",
     "vector_loads(width=4), cluster_rows(blocks=16), shared_rows, warp_shuffle_reduction: "
     "long rows, read once, and two clusters at a time: one loads while another stores",
     "vector_loads(width=4), cluster_rows(blocks=8), shared_rows, warp_shuffle_reduction: long rows, read once",

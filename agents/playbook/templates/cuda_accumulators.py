@@ -79,8 +79,7 @@ struct Moments {  // one_pass_moments: Welford's recurrence by packs, as Chan, G
     }
     __device__ void merge(const Moments& other) {
         const float all = count + other.count;
-        if (all == 0.0f) return;
-        const float gap = other.mean - mean, share = other.count / all;
+        const float gap = other.mean - mean, share = __fdividef(other.count, fmaxf(all, 1.0f));
         mean += gap * share;
         squares += other.squares + gap * gap * count * share;
         count = all;

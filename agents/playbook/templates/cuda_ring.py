@@ -59,8 +59,12 @@ __device__ __forceinline__ Word look(const Word* at) {
 RING = r"""
 // team_rows: a row is its first elements up to a boundary of packs, pieces of whole packs, and its last elements
 __device__ __forceinline__ int head_of(long long at) { return K_LENGTH % K_VEC ? (int)(-at & (K_VEC - 1)) : 0; }
-__device__ __forceinline__ int packs_of(int head, int piece) {
-    const int left = ((int)K_LENGTH - head) / K_VEC - piece * K_PIECE;
+__device__ __forceinline__ int lead_of(long long at, int head) {  // packs between a line's start and the first pack
+    return K_LENGTH % (K_LINE * K_VEC) ? (int)((at + head) / K_VEC) & (K_LINE - 1) : 0;
+}
+__device__ __forceinline__ int first_of(int lead, int piece) { return piece ? 0 : lead; }
+__device__ __forceinline__ int end_of(int lead, int head, int piece) {  // pieces begin with lines of memory
+    const int left = ((int)K_LENGTH - head) / K_VEC + lead - piece * K_PIECE;
     return left < 0 ? 0 : left < K_PIECE ? left : K_PIECE;
 }
 __device__ __forceinline__ int edge_of(int head) {  // this thread's element outside of whole packs, if there is one
@@ -77,11 +81,12 @@ __device__ __forceinline__ int next_slot(int slot) { return slot + 1 == K_SLOTS 
 struct Walk {  // a piece of a block's share of its rows
     int round = 0, piece, first, last;
     __device__ Walk(int first, int last) : piece(first), first(first), last(last) {}
-    __device__ long long begin(int team, int& count) const {
+    __device__ long long begin(int team, int& from, int& count) const {
         const long long at = (team + (long long)round * K_TEAMS) * K_LENGTH;
-        const int head = head_of(at);
-        count = packs_of(head, piece);
-        return at + head + (long long)piece * (K_PIECE * K_VEC);
+        const int head = head_of(at), lead = lead_of(at, head);
+        from = first_of(lead, piece);
+        count = end_of(lead, head, piece) - from;
+        return at + head + (piece * K_PIECE + from - lead) * K_VEC;
     }
     __device__ bool ends() const { return piece + 1 == last; }
     __device__ void step() { if (++piece == last) { piece = first; ++round; } }
@@ -95,12 +100,13 @@ template <class T> __device__ __forceinline__ void feed(
     int next_at = 0, at = 0, filled = 0;
     unsigned int parity = 0;
     auto fill = [&] {
-        int count;
-        const long long begin = next.begin(team, count);
+        int from, count;
+        const long long begin = next.begin(team, from, count);
+        count = max(count, 0);
         expect(&full[next_at], count * (K_INPUTS * 16));
         for (int input = 0; input < K_INPUTS && count; ++input)
-            bulk_load(ring + (next_at * K_INPUTS + input) * (K_PIECE * K_VEC), inputs[input] + begin, count * 16,
-                      &full[next_at]);
+            bulk_load(ring + ((next_at * K_INPUTS + input) * K_PIECE + from) * K_VEC, inputs[input] + begin,
+                      count * 16, &full[next_at]);
         next.step();
         next_at = next_slot(next_at);
         ++filled;
@@ -108,9 +114,9 @@ template <class T> __device__ __forceinline__ void feed(
     while (filled < K_SLOTS && filled < total) fill();
     for (int number = 0; number < total; ++number) {
         await(&ready[at], parity);
-        int count;
-        const long long begin = now.begin(team, count);
-        if (count) bulk_store(output + begin, ring + at * K_INPUTS * (K_PIECE * K_VEC), count * 16);
+        int from, count;
+        const long long begin = now.begin(team, from, count);
+        if (count > 0) bulk_store(output + begin, ring + (at * K_INPUTS * K_PIECE + from) * K_VEC, count * 16);
         end_of_stores();
         int left = number + 1;  // slots that are empty again
         if (now.ends()) {
@@ -125,6 +131,19 @@ template <class T> __device__ __forceinline__ void feed(
         if (at == 0) parity ^= 1u;
     }
     stores_are_done();
+}
+"""
+
+ONLINE = r"""
+__device__ __forceinline__ Online reduce_warp(Online mine) {  // with one exponential in place of one a step
+    float top = mine.top;
+    #pragma unroll
+    for (int mask = 16; mask > 0; mask >>= 1) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, mask));
+    mine.sum *= fn_exp(mine.top - top);
+    mine.top = top;
+    #pragma unroll
+    for (int mask = 16; mask > 0; mask >>= 1) mine.sum += __shfl_xor_sync(0xffffffffu, mine.sum, mask);
+    return mine;
 }
 """
 

@@ -14,7 +14,7 @@ from agents.playbook.operators import Rows
 from agents.playbook.templates.cuda_accumulators import SIZES, WARP, WORDS, accumulator
 from agents.playbook.templates.cuda_math import functions
 from agents.playbook.templates.cuda_packs import type_of, types_of
-from agents.playbook.templates.cuda_ring import CLEAR, HARDWARE, MEETING, RING
+from agents.playbook.templates.cuda_ring import CLEAR, HARDWARE, MEETING, ONLINE, RING
 from agents.playbook.templates.cuda_row_body import Body, Sharing, Statistic, body, indented
 from agents.playbook.templates.cuda_rows import output_types, row_packs, simplified
 from agents.playbook.templates.passes import Pass
@@ -67,8 +67,9 @@ def team_of(operator: Rows, options: Options, device: Device) -> Team:
     blocks = _blocks(row_bytes(operator), options.number("team_rows", "share", 96) * 1024, units)
     vec = PACK // operator.itemsize(operator.elements[0])
     packs = -(-operator.length // vec)
+    packs += LINE - 1 if operator.length % (LINE * vec) else 0
     most = max(PIECE // inputs // PACK // BLOCK, 1) * BLOCK
-    own = -(-packs // (blocks * most))
+    own = -(-packs // (blocks * (most + LINE)))
     piece = -(-packs // (blocks * own * LINE)) * LINE
     room = device.shared_bytes_per_block - STATIC_SHARED
     return Team(
@@ -109,13 +110,15 @@ def render(operator: Rows, options: Options, device: Device) -> Kernel:
     source.add(
         """
         constexpr int K_BLOCK = $BLOCK, K_TEAM = $TEAM, K_TEAMS = $TEAMS, K_INPUTS = $INPUTS;
-        constexpr int K_PIECE = $PIECE, K_PIECES = $PIECES, K_ITEMS = $ITEMS, K_SLOTS = $SLOTS;  // packs, pieces
+        constexpr int K_LINE = $LINE, K_PIECE = $PIECE;  // packs of a line of memory, and of a piece
+        constexpr int K_PIECES = $PIECES, K_ITEMS = $ITEMS, K_SLOTS = $SLOTS;  // of a row, of a thread, of the ring
         constexpr int K_LAG = $LAG, K_WORDS = $WORDS, K_FOUND = $FOUND;
         """,
         BLOCK=BLOCK,
         TEAM=team.blocks,
         TEAMS=team.teams,
         INPUTS=len(operator.elements),
+        LINE=LINE,
         PIECE=team.piece,
         PIECES=team.pieces,
         ITEMS=-(-team.piece // BLOCK),
@@ -127,9 +130,11 @@ def render(operator: Rows, options: Options, device: Device) -> Kernel:
     source.add(row_packs(operator, packed))
     source.add(functions([expr for _, expr in operator.outputs], options, always=("exp",) if made.single else ()))
     source.add("\n".join(accumulator(kind).strip("\n") for kind in made.accumulators()))
+    online = ONLINE if made.single == "Online" else ""
+    source.parts.append((WORDS + WARP + online).strip("\n"))
     for number, (_, entries) in enumerate(passes):
         source.add("\n".join(_found(number, entries)))
-    source.parts += [text.strip("\n") for text in (WORDS + WARP, HARDWARE, RING, MEETING, CLEAR)]
+    source.parts += [text.strip("\n") for text in (HARDWARE, RING, MEETING, CLEAR)]
     source.add(
         """
         extern "C" __global__ void __launch_bounds__(K_BLOCK + 32, 1) rows_of_teams($ARGUMENTS) {
@@ -164,11 +169,13 @@ def _plan(operator: Rows, team: Team, found: int) -> LaunchPlan:
 
 def _found(number: int, entries: list[Statistic]) -> list[str]:
     merges = " ".join(f"{entry.name}.merge(other.{entry.name});" for entry in entries)
+    reduced = " ".join(f"mine.{entry.name} = reduce_warp(mine.{entry.name});" for entry in entries)
     return [
         f"struct Found{number} {{",
         *indented([f"{entry.kind} {entry.name};" for entry in entries]),
         f"    __device__ void merge(const Found{number}& other) {{ {merges} }}",
         "};",
+        f"__device__ __forceinline__ Found{number} reduce_warp(Found{number} mine) {{ {reduced} return mine; }}",
     ]
 
 
@@ -234,7 +241,7 @@ def _row(made: Body, known: list[tuple[Pass, list[Statistic]]], step: str) -> li
     operator = made.operator
     lines = [
         f"const long long row = team + (long long)({step}) * K_TEAMS, at = row * K_LENGTH;",
-        "const int head = head_of(at);",
+        "const int head = head_of(at), lead = lead_of(at, head);",
         *(f"const float r_{name} = p_{name}[row];" for name in operator.row_inputs),
     ]
     if _edges(made):
@@ -272,18 +279,18 @@ def _pieces(made: Body, slot: str, before: list[str], inner: list[str], after: l
         f"{kind}* const piece_{name} = ring + ({slot} * K_INPUTS + {number}) * (K_PIECE * K_VEC);"
         for number, name in enumerate(made.operator.elements)
     ]
-    index = ["const int i = head + (piece * K_PIECE + q) * K_VEC;"] if _uses(inner, "i") else []
+    index = ["const int i = head + (piece * K_PIECE + q - lead) * K_VEC;"] if _uses(inner, "i") else []
     return [
         "for (int piece = first_piece; piece < last_piece; ++piece) {",
         *indented(
             [
                 *before,
                 *places,
-                "const int count = packs_of(head, piece);",
+                "const int from = first_of(lead, piece), end = end_of(lead, head, piece);",
                 "#pragma unroll",
                 "for (int item = 0; item < K_ITEMS; ++item) {",
                 "    const int q = item * K_BLOCK + lane;",
-                "    if (q < count) {",
+                "    if (q >= from && q < end) {",
                 *indented(indented([*index, *inner])),
                 "    }",
                 "}",
