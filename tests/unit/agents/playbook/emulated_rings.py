@@ -36,6 +36,7 @@ static inline void await(Word* barrier, unsigned parity) {
 }
 static inline void copied(void* to, const void* from, int bytes) {
     if (((size_t)to | (size_t)from | (size_t)bytes) & 15) abort();
+    if (((size_t)to ^ (size_t)from) & 127) abort();  // lines of memory would be cut in two
     memcpy(to, from, bytes);
 }
 static inline void bulk_load(void* to, const void* from, int bytes, Word* barrier) {
