@@ -121,6 +121,8 @@ def _team_rows(case: Case) -> str | None:
     if row_bytes(operator) < LEAST_ROW:
         return f"rows of less than {LEAST_ROW} bytes fit a block's registers"
     team = team_of(operator, case.options, case.device)
+    if operator.rows < 2 * (case.device.units // team.blocks):
+        return f"{operator.rows} rows do not keep teams of {team.blocks} blocks at work"
     if team.blocks * team.teams < AT_WORK * case.device.units:
         return f"teams of {team.blocks} leave some of {case.device.units} multiprocessors idle"
     return None if team.slots >= team.own + AHEAD else "a block's part of a row leaves no room for the next one"
