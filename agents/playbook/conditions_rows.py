@@ -12,7 +12,7 @@ from cupilot.domain.problem import Target
 
 MOST_PARTS = 2**17
 """Parts of all rows together; launches of more blocks took longer than whole rows did (measured on H200)."""
-LEAST_ROW, AT_WORK = 64 * 1024, 0.9
+LEAST_ROW, AT_WORK = 128 * 1024, 0.9
 """Bytes of a row that is shared by a team, and the share of the multiprocessors that have a block."""
 STATIC_SHARED = 16 * 1024
 """Shared memory left to the reductions beside staged rows."""
@@ -121,6 +121,8 @@ def _team_rows(case: Case) -> str | None:
     if row_bytes(operator) < LEAST_ROW:
         return f"rows of less than {LEAST_ROW} bytes fit a block's registers"
     team = team_of(operator, case.options, case.device)
+    if team.blocks > case.device.units:
+        return f"{case.device.units} multiprocessors hold no team of {team.blocks}"
     if operator.rows < 2 * (case.device.units // team.blocks):
         return f"{operator.rows} rows do not keep teams of {team.blocks} blocks at work"
     if team.blocks * team.teams < AT_WORK * case.device.units:

@@ -26,7 +26,7 @@ _ROWS_CUDA = (
     "long rows of any length, read once by teams of blocks, the next row before the blocks have met for this one",
     "team_rows(share=96), online_softmax: the same without a division to hoist",
     "team_rows(share=96), one_pass_moments(method=sum_of_squares): the same with mean and variance",
-    "team_rows(share=192), one_pass_moments(method=sum_of_squares): very long rows, as small teams as can keep one",
+    "team_rows(share=64), one_pass_moments(method=sum_of_squares): very long rows",
     "team_rows(share=128), hoisted_division: long rows with one statistic",
     "team_rows(share=128): long rows",
     "team_rows(share=64): long rows, more room for the next ones",

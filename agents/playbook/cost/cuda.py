@@ -32,7 +32,7 @@ CLUSTER_SPEED = 0.8
 """Share of the bandwidth left where the blocks of a cluster wait for each other."""
 TEAM_SPEED = 0.96
 """Share of the bandwidth that bulk copies of teams reach where none waits for another."""
-MEETING, FARTHER = {True: 0.45e-6, False: 1.6e-6}, {True: 7.5e-9, False: 30e-9}
+MEETING, FARTHER = {True: 0.6e-6, False: 1.4e-6}, {True: 1.5e-9, False: 47e-9}
 """Seconds that a team waits at each of its meetings, and more for each of its blocks: with the next row read before
 they meet, and without."""
 REGISTERS = 32

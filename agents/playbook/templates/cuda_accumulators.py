@@ -62,20 +62,13 @@ struct Online {  // online_softmax: maximum so far, and the sum of exponentials 
 };
 """,
     "Moments": """
-struct Moments {  // one_pass_moments: Welford's recurrence by packs, as Chan, Golub and LeVeque (1979) merge moments
+struct Moments {  // one_pass_moments: Welford's recurrence, merged as in Chan, Golub and LeVeque (1979)
     float count = 0.0f, mean = 0.0f, squares = 0.0f;
-    template <int N> __device__ void add(const float (&v)[N]) {
-        float own = v[0], spread = 0.0f;
-        #pragma unroll
-        for (int k = 1; k < N; ++k) own += v[k];
-        own *= 1.0f / N;
-        #pragma unroll
-        for (int k = 0; k < N; ++k) spread += (v[k] - own) * (v[k] - own);
-        const float before = count, gap = own - mean;
-        count += N;
-        const float share = __fdividef((float)N, count);
-        mean += gap * share;
-        squares += spread + gap * gap * (before * share);
+    __device__ void add(float v, int) {
+        count += 1.0f;
+        const float gap = v - mean;
+        mean += __fdividef(gap, count);
+        squares += gap * (v - mean);
     }
     __device__ void merge(const Moments& other) {
         const float all = count + other.count;

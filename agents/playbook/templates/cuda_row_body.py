@@ -80,7 +80,7 @@ class Body:
     @property
     def by_packs(self) -> bool:
         """True if the accumulator takes the elements of a pack together, as ``values``."""
-        return self.single in ("Online", "Moments")
+        return self.single == "Online" or (self.single == "Moments" and self.sharing.storage == "ring")
 
     def statistics(self) -> list[tuple[Pass, list[Statistic]]]:
         """Return the reducing passes with their accumulators."""
@@ -90,7 +90,8 @@ class Body:
             return [(passes[0], [Statistic("both", "Online", ("both$N.add(values);",), results)])]
         if self.single == "Moments":
             results = (("m0", "$A.mean * K_LENGTH"), ("m1", "$A.squares"))
-            return [(passes[0], [Statistic("both", "Moments", ("both$N.add(values);",), results)])]
+            one = "both$N.add(values);" if self.by_packs else f"both$N.add({passes[0].values[0]}, {self.index});"
+            return [(passes[0], [Statistic("both", "Moments", (one,), results)])]
         if self.single:
             results = (("m0", "(float)$A.total"), ("m1", "$A.deviations(K_LENGTH)"))
             add = (f"both$N.add({passes[0].values[0]}, {self.index});",)
@@ -219,8 +220,7 @@ class Body:
 
     def _gathered(self, kind: str) -> str:
         """Return the accumulator in which a thread gathers what becomes one of this kind."""
-        short = self.sharing.storage == "ring" and self.sharing.chain <= LONG_CHAIN
-        return "ShortMoments" if kind == "Moments" and short else kind
+        return "ShortMoments" if kind == "Moments" and self.by_packs else kind
 
     def _declare(self, kind: str, name: str) -> str:
         kind = self._gathered(kind)

@@ -67,7 +67,7 @@ def test_loads_of_extremes_do_not_wait_for_comparisons(name: str) -> None:
 
 @pytest.mark.parametrize("text", ["vector_loads, warp_shuffle_reduction", "vector_loads(width=2), register_rows"])
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
-def test_moments_by_packs_are_as_accurate_far_from_zero(offset: float, text: str, builds: Path) -> None:
+def test_moments_are_as_accurate_far_from_zero(offset: float, text: str, builds: Path) -> None:
     x = torch.randn(6, 1028, generator=torch.Generator().manual_seed(1)) + offset
     x[1] = offset
     facts, expected = trace(lambda x: F.layer_norm(x, (1028,)), {"x": x})

@@ -307,6 +307,7 @@ def test_techniques_change_the_code() -> None:
         (Target.CUDA, (64, 1024), "column_slices: ", "rows are contiguous"),
         (Target.CUDA, (64, 1024), "cluster_rows, register_rows: ", "fewer than 8192"),
         (Target.CUDA, (64, 1024), "team_rows: ", "fit a block's registers"),
+        (Target.CUDA, (4, 4_000_000), "team_rows: ", "hold no team of 163"),
         (Target.CUDA, (8, 100000), "team_rows: ", "8 rows do not keep"),
         (Target.CUDA, (200, 100000), "team_rows, vector_loads(width=2): ", "packs of 16 bytes"),
         (Target.CUDA, (200, 100000), "team_rows, streaming_access: ", "bulk copies"),
