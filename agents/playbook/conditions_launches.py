@@ -8,6 +8,7 @@ from agents.playbook.compiler.cpu.tiling import Vectors
 from agents.playbook.compiler.cuda import merged, mma, wgmma
 from agents.playbook.compiler.cuda.attention import block_of
 from agents.playbook.compiler.cuda.attention_block import Block
+from agents.playbook.compiler.cuda.streamed import Streamed
 from agents.playbook.compiler.cuda.tiles import LARGEST_TILE, Arithmetic, Tiles, arithmetic_of
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.products import LEAST, factor_types, products
@@ -118,6 +119,24 @@ def _async_copy(case: Case) -> str | None:
     return f"the tiles need {needed} bytes of shared memory, a block has {limit}" if needed > limit else None
 
 
+def _tensor_maps(case: Case) -> str | None:
+    tiles = _tiles(case)
+    if tiles is None or not tiles.warpgroups:
+        return "of products, only those by warpgroups are written with tensor maps"
+    made = [each for each in _arithmetic(case, tiles) if isinstance(each, Streamed)]
+    if not made:
+        return "no product is of two matrices with rows on 16-byte boundaries"
+    needed, limit = max(each.shared_bytes for each in made), case.device.shared_bytes_per_block
+    return f"the tiles need {needed} bytes of shared memory, a block has {limit}" if needed > limit else None
+
+
+def _multicast(case: Case) -> str | None:
+    tiles = _tiles(case)
+    made = [] if tiles is None else _arithmetic(case, tiles)
+    shared = any(isinstance(each, Streamed) and each.blocks > 1 for each in made)
+    return None if shared else "no product has tiles that the blocks of a cluster share"
+
+
 def _online(case: Case) -> str | None:
     tiles = _tiles(case)
     if tiles is None:
@@ -133,6 +152,8 @@ CUDA: dict[str, Check] = {
     "shared_tiling": _tiling,
     "tensor_cores": _tensor_cores,
     "async_copy": _async_copy,
+    "tma_loads": _tensor_maps,
+    "cluster_multicast": _multicast,
     "online_softmax": _online,
     "warpgroup_mma": _warpgroups,
 }

@@ -28,6 +28,10 @@ class Pointers:
         """Return the problem's tensor that this one lies in; empty where it lies in the workspace."""
         return tensor.name if isinstance(tensor, Given) else self.program.names.get(tensor, "")
 
+    def beginning(self, tensor: Tensor) -> int:
+        """Return the bytes from where a tensor's memory begins, the problem's or the workspace, to the tensor."""
+        return 0 if self.argument(tensor) else self.program.offsets[tensor]
+
     def arguments(self, groups: Iterable[Group]) -> list[tuple[str, str, bool]]:
         """Return name, C++ type and whether it is only read, of each of the problem's tensors that groups use."""
         found: dict[str, tuple[str, str, bool]] = {}

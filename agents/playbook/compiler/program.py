@@ -27,6 +27,7 @@ from agents.playbook.compiler.splitting import with_split_axes
 from agents.playbook.compiler.tensors import Order, Reduce, Tensor
 from cupilot.domain.kernel import MAX_SOURCE_BYTES, MAX_WORKSPACE_BYTES, Launch, LaunchPlan, Tunable, Workspace
 from cupilot.domain.problem import ProblemFacts, Role, Target
+from cupilot.domain.tensor_map import TensorMap
 
 INDEX_LIMIT = 2**31 - 2**22
 """Elements up to which indices of 32 bits do, with room for a step beyond the end."""
@@ -167,6 +168,7 @@ def _rendered(facts: ProblemFacts, target: Target, tiles: Tiling) -> Rendered:
     pointers = Pointers(program, workspace)
     index_type = "int" if _largest(program) < INDEX_LIMIT else "long long"
     tunables: dict[str, Tunable] = {}
+    maps: list[TensorMap] = []
     if target is Target.CPU:
         assert not isinstance(tiles, Tiles)
         source, size = source_of(program, pointers, index_type, tiles or Vectors())
@@ -174,7 +176,7 @@ def _rendered(facts: ProblemFacts, target: Target, tiles: Tiling) -> Rendered:
         launches = [Launch(kernel="run", args=arguments)]
     else:
         assert not isinstance(tiles, Vectors)
-        source, launches, tunables, size = render(program, pointers, index_type, tiles)
+        source, launches, tunables, size, maps = render(program, pointers, index_type, tiles)
     if size > MAX_WORKSPACE_BYTES:
         raise Unsupported(None, f"its panels take {size / 2**30:.1f} GiB")
     if len(source.encode()) > MAX_SOURCE_BYTES:
@@ -184,7 +186,7 @@ def _rendered(facts: ProblemFacts, target: Target, tiles: Tiling) -> Rendered:
             f" {len(facts.graph.nodes)} calls",
         )
     spaces = (Workspace(name=workspace, bytes=str(size)),) if size else ()
-    return source, LaunchPlan(launches=tuple(launches), tunables=tunables, workspace=spaces)
+    return source, LaunchPlan(launches=tuple(launches), tunables=tunables, workspace=spaces, tensor_maps=tuple(maps))
 
 
 def _largest(program: Program) -> int:

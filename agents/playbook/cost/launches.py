@@ -11,6 +11,7 @@ from agents.playbook.compiler.cuda.attention import block_of
 from agents.playbook.compiler.cuda.operands import THREADS
 from agents.playbook.compiler.cuda.orders import is_few
 from agents.playbook.compiler.cuda.scalar import Scalar
+from agents.playbook.compiler.cuda.streamed import Streamed
 from agents.playbook.compiler.cuda.tiles import Tiles, arithmetic_of
 from agents.playbook.compiler.cuda.wgmma import Warpgroups
 from agents.playbook.compiler.cuda.windows import window_of
@@ -40,8 +41,8 @@ ATTENTION = 0.35
 """Share of the scalar peak that attention reaches."""
 ROWS, WINDOWS = 0.35, 0.35
 """Shares that several reductions of rows reach in one launch, and reductions over windows."""
-TENSOR, WARPGROUPS = 0.2, 0.5
-"""Shares of its matrix units' peak that products reach: by warps, and by warpgroups."""
+TENSOR, WARPGROUPS, STREAMED = 0.2, 0.5, 0.6
+"""Shares of its matrix units' peak that products reach: by warps, by warpgroups, and by these over tensor maps."""
 VECTORS = 0.1
 """Share of a CPU's peak that its nests reach."""
 PACKING = 64.0
@@ -94,7 +95,8 @@ def _group(group: Group, rates: Rates, tiles: Tiling) -> tuple[float, float]:
     if isinstance(arithmetic, Scalar):
         rate = rates.scalar * _on_scalar_units(arithmetic, terms) * busy
     else:
-        units = rates.matrix * (WARPGROUPS if isinstance(arithmetic, Warpgroups) else TENSOR)
+        by_groups = STREAMED if isinstance(arithmetic, Streamed) else WARPGROUPS
+        units = rates.matrix * (by_groups if isinstance(arithmetic, Warpgroups) else TENSOR)
         rate = units * min(1.0, ratio / 4) * busy
     return memory, results * each / (rates.scalar * DIRECT) + 2 * results * terms * edges / rate
 

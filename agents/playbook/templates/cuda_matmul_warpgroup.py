@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agents.playbook.compiler.cuda.tensor_copies import ARRIVE_ALONE, BARRIERS, CLUSTER, copy_function
 from agents.playbook.operators import Matmul, Operand2D
 from agents.playbook.templates.cuda_math import bounds
 from agents.playbook.templates.cuda_matmul_copies import contiguous_axis
@@ -36,53 +37,6 @@ FEWER_REGISTERS = 40
 SPARE_REGISTERS = 48
 """Of a thread that multiplies, beside its sums: fragments and addresses. With 40 of them ptxas let each product wait
 for the one before (C7512)."""
-
-_COPIES = """
-// tma_loads: the copy engine fills tiles, and barriers in shared memory count what has come
-struct alignas(128) CUtensorMap { unsigned long long opaque[16]; };  // cuda.h's, which is long to read
-using Barrier = unsigned long long;
-__device__ __forceinline__ unsigned int at(const void* shared) {
-    return (unsigned int)__cvta_generic_to_shared(shared);
-}
-__device__ __forceinline__ void init(Barrier* barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at(barrier)), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void expect(Barrier* barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at(barrier)), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void wait(Barrier* barrier, int phase) {
-    unsigned int done = 0;
-    while (!done)
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-            : "=r"(done) : "r"(at(barrier)), "r"(phase) : "memory");
-}
-"""
-
-_ARRIVE_ALONE = """
-__device__ __forceinline__ void arrive(Barrier* barrier, int) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(at(barrier)) : "memory");
-}
-"""
-
-_CLUSTER = """
-// cluster_multicast: blocks that share an operand's tile ask for a part each, and all of them are given it
-__device__ __forceinline__ void arrive(Barrier* barrier, int block) {
-    asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;"
-        " mbarrier.arrive.shared::cluster.b64 _, [there]; }" :: "r"(at(barrier)), "r"(block) : "memory");
-}
-__device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-}
-"""
-
-_COPY = """
-__device__ __forceinline__ void $NAME(void* to, const CUtensorMap& map, $COORDINATES, Barrier* barrier) {
-    asm volatile("cp.async.bulk.tensor.${RANK}d.shared::cluster.global.mbarrier::complete_tx::bytes$MULTICAST"
-        " [%0], [%1, {$PLACES}], [%$BARRIER]$MASK;"
-        :: "r"(at(to)), "l"(&map), $GIVEN, "r"(at(barrier))$BLOCKS : "memory");
-}
-"""
 
 _MULTIPLY = r"""
 // warpgroup_mma: four warps multiply 64 lines of one operand, in registers, by SHARED lines of the other, shared one
@@ -257,10 +211,10 @@ def add_kernel(source: Source, operator: Matmul, options: Options, tiling: Tilin
     )
     many = tiling.cluster > 1
     hands_over = registers(operator, tiling) * tiling.threads > REGISTERS
-    source.add(_COPIES)
-    source.add(_CLUSTER if many else _ARRIVE_ALONE)
-    _add_copy(source, "copy_shared", shared.rank, tiling.cluster)
-    _add_copy(source, "copy_own", own.rank, 1)
+    source.add(BARRIERS)
+    source.add(CLUSTER if many else ARRIVE_ALONE)
+    source.add(copy_function("copy_shared", shared.rank, shared=many))
+    source.add(copy_function("copy_own", own.rank))
     _add_multiply(source, shared.tile)
     at_r = (
         "line * TILE_K + (depth / 4 ^ line % 8) * 4 + depth % 4"
@@ -309,23 +263,6 @@ def _sides(operator: Matmul, tiling: Tiling) -> tuple[_Side, _Side]:
     return (first, second) if shares_first(operator) else (second, first)
 
 
-def _add_copy(source: Source, name: str, rank: int, blocks: int) -> None:
-    names = ["x", "y", "z"][:rank]
-    many = blocks > 1
-    source.add(
-        _COPY,
-        NAME=name,
-        RANK=rank,
-        COORDINATES=", ".join(f"int {axis_name}" for axis_name in names),
-        PLACES=", ".join(f"%{2 + axis}" for axis in range(rank)),
-        BARRIER=2 + rank,
-        GIVEN=", ".join(f'"r"({axis_name})' for axis_name in names),
-        MULTICAST=".multicast::cluster" if many else "",
-        MASK=f", %{3 + rank}" if many else "",
-        BLOCKS=f', "h"((unsigned short){(1 << blocks) - 1})' if many else "",
-    )
-
-
 def _copy_shared(side: _Side, blocks: int) -> list[str]:
     """Return all of the shared operand's tile, or this block's part of it for the whole cluster."""
     batch = ", (int)batch" if side.item.batch else ""
@@ -333,7 +270,7 @@ def _copy_shared(side: _Side, blocks: int) -> list[str]:
         return [f"copy_shared(tiles_s + s * SIZE_S, s_tiles, k, (int){side.origin}{batch}, filled + s);"]
     return [
         f"const int part = rank * {side.tile // blocks}, line = (int){side.origin} + part;",
-        f"copy_shared(tiles_s + s * SIZE_S + part * TILE_K, s_tiles, k, line{batch}, filled + s);",
+        f"copy_shared(tiles_s + s * SIZE_S + part * TILE_K, s_tiles, k, line{batch}, filled + s, (1 << BLOCKS) - 1);",
     ]
 
 

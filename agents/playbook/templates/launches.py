@@ -27,8 +27,10 @@ def tiling_of(options: Options) -> Tiling:
     if "shared_tiling" in options:
         m, n, k = (options.number("shared_tiling", name, 0) for name in ("tile_m", "tile_n", "tile_k"))
         precision = options.text("tensor_cores", "precision")
-        stages, online = options.number("async_copy", "stages", 2), "online_softmax" in options
-        return Tiles(m, n, k, precision, stages, "warpgroup_mma" in options, online)
+        maps, online = "tma_loads" in options, "online_softmax" in options
+        stages = options.number("tma_loads" if maps else "async_copy", "stages", 2)
+        cluster = options.number("cluster_multicast", "blocks", 1) if maps else 0
+        return Tiles(m, n, k, precision, stages, "warpgroup_mma" in options, cluster, online)
     if "simd" not in options:
         return None
     rows, vectors = (options.number("micro_kernel", name, 0) for name in ("rows", "vectors"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from agents.playbook.compiler.accumulators import Accumulator
@@ -40,7 +41,8 @@ from agents.playbook.compiler.preludes import prelude, trimmed
 from agents.playbook.compiler.products import product_of
 from agents.playbook.compiler.shapes_of_work import chunk_level
 from agents.playbook.compiler.tensors import Reduce, Scan, Scatter
-from cupilot.domain.kernel import Launch, Tunable
+from cupilot.domain.kernel import MAX_LAUNCHES, MAX_TENSOR_MAPS, Launch, Tunable
+from cupilot.domain.tensor_map import TensorMap
 
 ENOUGH_THREADS = 65536
 """Results from which on a thread each keeps a card busy."""
@@ -57,8 +59,8 @@ WHOLE_BLOCK = Threads(BLOCK, "(int)threadIdx.x")
 
 def render(
     program: Program, pointers: Pointers, index_type: str, tiles: Tiles | None
-) -> tuple[str, list[Launch], dict[str, Tunable], int]:
-    """Return the source, the launches, their tunables and the bytes of workspace of a program."""
+) -> tuple[str, list[Launch], dict[str, Tunable], int, list[TensorMap]]:
+    """Return the source, the launches, their tunables, the bytes of workspace and the tensor maps of a program."""
     work = Cuda(program, pointers, program.workspace_bytes, tiles)
     for place, group in enumerate(program.groups):
         name = f"group{place}"
@@ -83,12 +85,15 @@ def render(
         else:
             lines = order_body(group, group.source, pointers)
             _each(work, name, group, prod(group.shape), lines)
+    maps = [item for part in work.parts for item in part.maps]
+    if maps and tiles is not None and (len(work.parts) > MAX_LAUNCHES or len(maps) > MAX_TENSOR_MAPS):
+        return render(program, pointers, index_type, replace(tiles, cluster=0))
     kernels, launches, tunables = work.kernels()
     body = "\n\n".join(kernels)
     barrier = "#include <cooperative_groups.h>\n" if tunables else ""
     body = "\n\n".join([*work.functions, body])
     text = f'#include "problem.h"\n{barrier}{trimmed(prelude(index_type, cuda=True), body)}\n\n{body}\n'
-    return text, launches, tunables, work.workspace_bytes
+    return text, launches, tunables, work.workspace_bytes, maps
 
 
 def _each(work: Cuda, name: str, group: Group, count: int, body: list[str], *, extra: bool = False) -> None:

@@ -15,6 +15,7 @@ from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.parameters import Pointers
 from cupilot.domain.kernel import Launch, Tunable
+from cupilot.domain.tensor_map import TensorMap
 
 BLOCKS = "BLOCKS"
 TUNABLE = Tunable(value=108, choices=(108, 264))
@@ -38,6 +39,11 @@ class Part:
     """Dynamic shared memory of a block."""
     resident: int = 1
     """Blocks of a multiprocessor that registers must do for."""
+    threads: int = 256
+    """Threads of a block."""
+    cluster: int = 1
+    maps: tuple[TensorMap, ...] = ()
+    """Tensor maps of the first and the second operand of a product, whose launch is its own."""
 
 
 def segments(parts: Sequence[Part], most: int) -> list[list[Part]]:

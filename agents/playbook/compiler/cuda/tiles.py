@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from agents.playbook.compiler.cuda import mma, scalar, wgmma
+from agents.playbook.compiler.cuda import mma, scalar, streamed, wgmma
 from agents.playbook.compiler.cuda.gathers import Gathered
 from agents.playbook.compiler.cuda.operands import THREADS, Layout, Operand
 from agents.playbook.compiler.emission import Emitter, statements
@@ -22,6 +22,7 @@ from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.products import Product, condition_of_use
 from agents.playbook.compiler.shapes_of_work import counted
 from agents.playbook.compiler.tensors import Reduce
+from cupilot.domain.tensor_map import TensorMap
 
 LARGEST_TILE = 128
 """Rows or columns of a tile whose sums fit the registers."""
@@ -44,6 +45,8 @@ class Tiles:
     """Pairs of tiles in shared memory; more than two are copied asynchronously."""
     warpgroups: bool = False
     """True if warpgroup instructions multiply where operands lie as these read them."""
+    cluster: int = 0
+    """Blocks of a cluster that share tiles which come by tensor maps, where operands lie so; 0 for other copies."""
     online: bool = False
     """True if attention is one launch, with a softmax whose maximum and sum run along."""
 
@@ -112,34 +115,44 @@ class Tiled:
     functions: list[str]
     resident: int = 1
     """Blocks of a multiprocessor, whose registers they share."""
+    threads: int = THREADS
+    """Threads of a block."""
+    cluster: int = 1
+    maps: Callable[[str, Pointers], list[TensorMap]] | None = None
+    """Tensor maps that the statements name ``map_a`` and ``map_b``, of a launch of this name."""
 
 
 def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, pointers: Pointers) -> Tiled:
     """Return the work of a product's launch."""
     arithmetic = arithmetic_of(group, reduction, product, largest)
+    if isinstance(arithmetic, streamed.Streamed) and not arithmetic.is_reached(pointers):
+        arithmetic = arithmetic_of(group, reduction, product, replace(largest, cluster=0))
     batches, rows, columns = arithmetic.product.sizes(group)
     operands = arithmetic.first, arithmetic.second
     m, n = (operand.width for operand in operands)
     across, down = -(-columns // n), -(-rows // m)
-    lines = [
-        f"const int n0 = (int)(blockIdx.x % {across}) * {n};",
-        f"const int m0 = (int)(blockIdx.x / {across} % {down}) * {m};",
-        *([f"const long long o = blockIdx.x / {across * down};"] if batches > 1 else []),
-        *indices(group, "o", product.batch),
-    ]
-    lines += [
-        *arithmetic.memory(),
-        *(line for operand in operands for line in operand.before(pointers)),
-        *arithmetic.sums(),
-        *_moves(operands, pointers),
-        "auto multiply = [&](int buffer) {",
-        *statements(arithmetic.multiplied(), 1),
-        "};",
-        *_loop(arithmetic, prod(reduction.extents)),
-        *arithmetic.written(pointers),
-    ]
-    blocks, resident = batches * across * down, arithmetic.resident
-    return Tiled(lines, blocks, arithmetic.shared_bytes, arithmetic.functions(), resident)
+    if isinstance(arithmetic, streamed.Streamed):
+        lines = arithmetic.origin(across, down, batched=batches > 1)
+    else:
+        lines = [
+            f"const int n0 = (int)(blockIdx.x % {across}) * {n};",
+            f"const int m0 = (int)(blockIdx.x / {across} % {down}) * {m};",
+            *([f"const long long o = blockIdx.x / {across * down};"] if batches > 1 else []),
+        ]
+    lines += indices(group, "o", product.batch)
+    multiply = ["auto multiply = [&](int buffer) {", *statements(arithmetic.multiplied(), 1), "};"]
+    depth = prod(reduction.extents)
+    lines += arithmetic.memory()
+    if isinstance(arithmetic, streamed.Streamed):
+        lines += [*arithmetic.sums(), *multiply, *arithmetic.loop(depth), *arithmetic.written(pointers)]
+    else:
+        lines += [line for operand in operands for line in operand.before(pointers)]
+        lines += [*arithmetic.sums(), *_moves(operands, pointers), *multiply]
+        lines += [*_loop(arithmetic, depth), *arithmetic.written(pointers)]
+    made = Tiled(lines, batches * across * down, arithmetic.shared_bytes, arithmetic.functions(), arithmetic.resident)
+    if isinstance(arithmetic, streamed.Streamed):
+        return replace(made, threads=arithmetic.threads, cluster=arithmetic.blocks, maps=arithmetic.maps)
+    return made
 
 
 def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Tiles) -> Arithmetic:
@@ -150,6 +163,9 @@ def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Ti
         first = Operand("a", own.first, tuple(own.rows), tiles.m, layout, group, reduction)
         second = Operand("b", own.second, tuple(own.columns), tiles.n, layout, group, reduction)
         if wgmma.fits(first, second):
+            if largest.cluster and streamed.fits(first, second):
+                cluster = streamed.cluster_of(first, second, largest.cluster)
+                return streamed.Streamed(group, own, first, second, resident, cluster)
             return wgmma.Warpgroups(group, own, first, second, resident)
         largest = replace(largest, m=min(largest.m, LARGEST_TILE), n=min(largest.n, LARGEST_TILE), k=_WARPS_DEPTH)
     if not largest.precision:

@@ -40,7 +40,21 @@ class Cuda:
         text = "\n".join(made.lines)
         used = [line for line in self.pointers.declarations(group) if declared(line) in text]
         lines, blocks = (*used, *made.lines), min(made.blocks, 2**31 - 1)
-        self.parts.append(merged.Part(name, group, lines, blocks, workspace, made.shared_bytes, made.resident))
+        maps = tuple(made.maps(name, self.pointers)) if made.maps is not None else ()
+        self.parts.append(
+            merged.Part(
+                name,
+                group,
+                lines,
+                blocks,
+                workspace,
+                made.shared_bytes,
+                made.resident,
+                made.threads,
+                made.cluster,
+                maps,
+            )
+        )
         self.functions |= dict.fromkeys(made.functions)
 
     def kernels(self) -> tuple[list[str], list[Launch], dict[str, Tunable]]:
@@ -58,8 +72,9 @@ class Cuda:
         return functions, launches, {merged.BLOCKS: merged.TUNABLE} if cooperative else {}
 
     def _kernel(self, part: merged.Part) -> str:
-        parameters = self.pointers.parameters([part.group], workspace=part.workspace)
-        bounds = f"{BLOCK}, {part.resident}" if part.resident > 1 else f"{BLOCK}"
+        maps = [f"const __grid_constant__ CUtensorMap map_{letter}" for letter, _ in zip("ab", part.maps, strict=False)]
+        parameters = ", ".join([*maps, self.pointers.parameters([part.group], workspace=part.workspace)])
+        bounds = f"{part.threads}, {part.resident}" if part.resident > 1 else f"{part.threads}"
         head = f'extern "C" __global__ void __launch_bounds__({bounds}) {part.name}({parameters}) {{'
         return "\n".join([head, *statements(part.lines, 1), "}"])
 
@@ -67,10 +82,11 @@ class Cuda:
         arguments = self.pointers.launch_arguments([part.group], workspace=part.workspace)
         return Launch(
             kernel=part.name,
-            args=arguments,
+            args=(*(item.name for item in part.maps), *arguments),
             grid=(str(part.blocks),),
-            block=(str(BLOCK),),
+            block=(str(part.threads),),
             shared_bytes=str(part.shared_bytes),
+            cluster=(str(part.cluster),) if part.cluster > 1 else (),
         )
 
 

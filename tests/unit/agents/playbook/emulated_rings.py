@@ -48,9 +48,9 @@ static inline void end_of_stores() {}
 template <int N> static inline void stores_have_read() {}
 static inline void stores_are_done() {}
 static inline void show_writes() {}
-static struct Meeting {
+static struct BlockMeeting {
     pthread_barrier_t threads;
-    Meeting() { pthread_barrier_init(&threads, nullptr, K_BLOCK); }
+    BlockMeeting() { pthread_barrier_init(&threads, nullptr, K_BLOCK); }
 } meeting;
 static inline void meet_block() { pthread_barrier_wait(&meeting.threads); }
 """

@@ -1,6 +1,7 @@
 """Functions that kernels on tensor cores call, for the CPU: fragments of a warp are exchanged through memory.
 
 Every thread of the block calls each function at the same time, so that a barrier of the block is one of each warp.
+Tiles that tensor maps describe are copied by the thread that asks for them; blocks of a cluster are not emulated.
 Fragments lie as PTX ISA 9.0 has them (sections 9.7.15.5.8 and 9.7.15.5.9).
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from agents.playbook.compiler.cuda import attention_mma, attention_scalar, mma, wgmma
+from agents.playbook.compiler.cuda import attention_mma, attention_scalar, mma, tensor_copies, wgmma
 
 _POOL = r"extern __shared__ __align__\(\d+\) unsigned char pool\[\];"
 _WAITS = r'asm volatile\("(?:wgmma|fence)[^"]*" ::: "memory"\);'
@@ -100,6 +101,38 @@ static void $NAME(float (&d)[$COUNT], unsigned long long a, unsigned long long b
     }
 }
 """
+_TENSOR_COPIES = r"""
+struct CUtensorMap { const unsigned char* from; long long sizes[2], stride, box[2]; };  // stride in bytes
+struct Barrier { unsigned char count, pending, phase; int bytes; };
+static mutex of_barriers;
+static void settle(Barrier* b) { if (!b->pending && !b->bytes) b->phase ^= 1, b->pending = b->count; }
+static void init(Barrier* b, int count) { *b = {(unsigned char)count, (unsigned char)count, 0, 0}; }
+static void arrive(Barrier* b, int) { lock_guard<mutex> held(of_barriers); --b->pending; settle(b); }
+static void expect(Barrier* b, int bytes) {
+    lock_guard<mutex> held(of_barriers);
+    --b->pending, b->bytes += bytes;
+    settle(b);
+}
+static void wait(Barrier* b, int phase) {
+    for (;; sched_yield()) {
+        lock_guard<mutex> held(of_barriers);
+        if (b->phase != phase) return;
+    }
+}
+static void copy_tile(void* to, const CUtensorMap& map, int x, int y, Barrier* b) {
+    for (int row = 0; row < map.box[1]; ++row)
+        for (int column = 0; column < map.box[0]; ++column) {
+            unsigned short value = 0;
+            const bool inside = x + column < map.sizes[0] && y + row < map.sizes[1];
+            if (inside) memcpy(&value, map.from + (y + row) * map.stride + (x + column) * 2, 2);
+            const int place = row * 128 + column * 2;  // swizzled
+            memcpy((unsigned char*)to + (place ^ (place >> 7 & 7) << 4), &value, 2);
+        }
+    lock_guard<mutex> held(of_barriers);
+    b->bytes -= map.box[0] * map.box[1] * 2;
+    settle(b);
+}
+"""
 _ELEMENTS = {
     "half": "const unsigned short bits = *words >> 16 * half; _Float16 value; memcpy(&value, &bits, 2); return value;",
     "bfloat16": "const unsigned bits = *words >> 16 * half << 16; float value; memcpy(&value, &bits, 4); return value;",
@@ -126,5 +159,8 @@ def emulated(source: str) -> str:
         text = text.replace("$NAME", wgmma.function_name(columns, transposed)).replace("$COUNT", str(columns // 2))
         text = text.replace("$FIRST", str(int(transposed[0]))).replace("$SECOND", str(int(transposed[1])))
         source = source.replace(wgmma.function(precision, columns, transposed), text)
+    source = source.replace(tensor_copies.BARRIERS.strip(), _TENSOR_COPIES)
+    for text in (tensor_copies.ARRIVE_ALONE, tensor_copies.copy_function("copy_tile", 2)):
+        source = source.replace(text.strip(), "")
     source = re.sub(_WAITS, "", source)
     return re.sub(_POOL, "static unsigned char pool[1 << 18] __attribute__((aligned(1024)));", source)

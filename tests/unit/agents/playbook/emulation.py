@@ -20,13 +20,16 @@ import torch
 from cupilot.domain.header import render
 from cupilot.domain.kernel import Kernel, ResolvedLaunch, resolve
 from cupilot.domain.problem import ProblemFacts, Role
+from cupilot.domain.tensor_map import ResolvedTensorMap
 from tests.unit.agents.playbook.emulated_rings import REPLACED, shared_buffer, side_by_side
 from tests.unit.agents.playbook.emulated_tensor_cores import emulated
 from tests.unit.agents.playbook.references import as_tensor, outputs_of
 
 _SHIM = r"""
 #include <cmath>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <pthread.h>
 #include <thread>
 #include <vector>
@@ -38,15 +41,36 @@ struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 static thread_local Place threadIdx, blockIdx;
 static const Place gridDim = {1, 1, 1};
-static pthread_barrier_t barrier, warps[32];
+static pthread_barrier_t blocks_end, warps[32];
+struct Meeting {  // of a block's threads that have not returned
+    mutex own;
+    condition_variable all;
+    int threads, left, there = 0;
+    unsigned round = 0;
+    void start(int count) { threads = left = count; }
+    void open() { there = 0, ++round; all.notify_all(); }
+    void wait() {
+        unique_lock<mutex> held(own);
+        const unsigned now = round;
+        if (++there == left) open();
+        else all.wait(held, [&] { return round != now; });
+    }
+    void leave() {
+        lock_guard<mutex> held(own);
+        if (--left == 0) left = threads;
+        else if (there == left) open();
+    }
+};
+static Meeting barrier;
 #define __global__
 #define __device__
 #define __forceinline__ inline
 #define __noinline__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __shared__ static
-#define __syncthreads() pthread_barrier_wait(&barrier)
+#define __syncthreads() barrier.wait()
 #define __builtin_assume(condition)
 static int __syncthreads_or(int value) {
     static bool some;
@@ -133,9 +157,16 @@ def run_cuda(kernel: Kernel, facts: ProblemFacts, tensors: dict[str, torch.Tenso
         buffers[name].fill(0xCB)
     library = ctypes.CDLL(str(_built(kernel, facts, plan.launches, builds)))
     for place, launch in enumerate(plan.launches):
-        pointers = (ctypes.c_void_p * len(launch.args))(*(buffers[name].ctypes.data for name in launch.args))
+        maps = {name: _described(item, buffers) for name, item in launch.tensor_maps.items()}
+        places = [maps[name].ctypes.data if name in maps else buffers[name].ctypes.data for name in launch.args]
+        pointers = (ctypes.c_void_p * len(places))(*places)
         getattr(library, f"launch{place}")(pointers)
     return [as_tensor(buffers[spec.name], spec) for spec in outputs_of(facts)]
+
+
+def _described(item: ResolvedTensorMap, buffers: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """Return a tensor map of two dimensions as the emulation reads it."""
+    return np.array([buffers[item.tensor].ctypes.data, *item.dims, *item.strides, *item.box], dtype=np.int64)
 
 
 _CONVERSIONS = {
@@ -174,7 +205,11 @@ def _entry(place: int, launch: ResolvedLaunch, source: str) -> str:
     body = body[: body.index("\n}")]
     types = [item.rsplit(" ", 1)[0] for item in body[body.index("(") + 1 : body.index(") {")].split(", ")]
     types = [item.replace("p_", "") for item in types]
-    call = f"{launch.kernel}({', '.join(f'({kind})pointers[{n}]' for n, kind in enumerate(types))});"
+    given = [
+        f"*(const CUtensorMap*)pointers[{n}]" if kind.endswith("CUtensorMap") else f"({kind})pointers[{n}]"
+        for n, kind in enumerate(types)
+    ]
+    call = f"{launch.kernel}({', '.join(given)});"
     blocks, threads = 1 if launch.cooperative else launch.grid[0], launch.block[0]
     if not re.search(_MEETING, body):
         loops = f"for (unsigned b = 0; b < {blocks}; ++b) for (unsigned t = 0; t < {threads}; ++t)"
@@ -182,10 +217,11 @@ def _entry(place: int, launch: ResolvedLaunch, source: str) -> str:
             f'extern "C" void launch{place}(void** pointers) {{\n'
             f"    {loops} {{ blockIdx = {{b, 0, 0}}; threadIdx = {{t, 0, 0}}; {call} }}\n}}"
         )
+    ended = "barrier.leave(); pthread_barrier_wait(&blocks_end);"
     if "meet_block" in source and launch.cooperative:
-        work = side_by_side(launch.grid[0], _threads(threads, f"blockIdx = {{b, 0, 0}}; {call} __syncthreads();"))
+        work = side_by_side(launch.grid[0], _threads(threads, f"blockIdx = {{b, 0, 0}}; {call} {ended}"))
     else:
-        one = f"{{ blockIdx = {{b, 0, 0}}; {call} __syncthreads(); }}"
+        one = f"{{ blockIdx = {{b, 0, 0}}; {call} {ended} }}"
         work = _threads(threads, f"for (unsigned b = 0; b < {blocks}; ++b) {one}")
     return f'extern "C" void launch{place}(void** pointers) {{\n{work}}}'
 
@@ -193,7 +229,8 @@ def _entry(place: int, launch: ResolvedLaunch, source: str) -> str:
 def _threads(count: int, work: str) -> str:
     """Return C++ that runs ``work`` on each thread of a block."""
     return (
-        f"    pthread_barrier_init(&barrier, nullptr, {count});\n    vector<thread> threads;\n"
+        f"    barrier.start({count});\n    pthread_barrier_init(&blocks_end, nullptr, {count});\n"
+        "    vector<thread> threads;\n"
         "    for (auto& warp : warps) pthread_barrier_init(&warp, nullptr, 32);\n"
         f"    for (unsigned t = 0; t < {count}; ++t)\n"
         f"        threads.emplace_back([=] {{ threadIdx = {{t, 0, 0}}; {work} }});\n"

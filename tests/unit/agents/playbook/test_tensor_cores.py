@@ -128,6 +128,33 @@ def test_products_by_warpgroups_compute_the_reference_when_emulated(name: str, b
     assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[dtype] * exact[0].abs().max()
 
 
+@pytest.mark.parametrize("name", ["both_by_depth", "second_by_line", "first_by_line", "both_by_line"])
+def test_tiles_that_tensor_maps_describe_hold_what_is_copied(name: str, builds: Path) -> None:
+    case = by_warpgroups()[name]
+    exact = case.exact()
+    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
+    dtype = next(iter(case.inputs.values())).dtype
+    text = f"{_WARPGROUPS.replace('bfloat16', 'bfloat16' if dtype is B16 else 'half')}, tma_loads(stages=4): "
+    kernel = agents().translator.translate(briefing(facts, Target.CUDA), parse(text), (), 0)
+    assert compile_cuda(kernel, facts) == ""
+    assert len(kernel.plan.tensor_maps) == 2
+    (result,) = run_cuda(kernel, facts, case.inputs, builds)
+    assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[dtype] * exact[0].abs().max()
+
+
+@pytest.mark.parametrize(("rows", "columns", "shared"), [(1024, 4096, "b"), (64, 8192, "a"), (1024, 128, "")])
+def test_blocks_of_a_cluster_share_the_larger_tile_that_all_of_them_need(rows: int, columns: int, shared: str) -> None:
+    case = _of(F.linear, B16, (rows, 64), (columns, 64))
+    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
+    text = f"{_WARPGROUPS}, tma_loads(stages=4), cluster_multicast(blocks=2): "
+    about = briefing(facts, Target.CUDA)
+    kernel = agents().translator.translate(about, parse(text), (), 0)
+    assert compile_cuda(kernel, facts) == ""
+    (launch,) = kernel.plan.launches
+    assert launch.cluster == ("2",)
+    assert f"copy_shared_tile(tile_{shared}" in kernel.source
+
+
 def convolutions_by_warpgroups() -> dict[str, tuple[Case, int]]:
     """Return convolutions, and how many launches each has: those that lay out factors anew come first."""
     wide = _of(
