@@ -130,13 +130,6 @@ def _tensor_maps(case: Case) -> str | None:
     return f"the tiles need {needed} bytes of shared memory, a block has {limit}" if needed > limit else None
 
 
-def _multicast(case: Case) -> str | None:
-    tiles = _tiles(case)
-    made = [] if tiles is None else _arithmetic(case, tiles)
-    shared = any(isinstance(each, Streamed) and each.blocks > 1 for each in made)
-    return None if shared else "no product has tiles that the blocks of a cluster share"
-
-
 def _online(case: Case) -> str | None:
     tiles = _tiles(case)
     if tiles is None:
@@ -153,7 +146,6 @@ CUDA: dict[str, Check] = {
     "tensor_cores": _tensor_cores,
     "async_copy": _async_copy,
     "tma_loads": _tensor_maps,
-    "cluster_multicast": _multicast,
     "online_softmax": _online,
     "warpgroup_mma": _warpgroups,
 }

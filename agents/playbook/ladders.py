@@ -187,9 +187,9 @@ _LAUNCHES_CUDA = (
     "shared_tiling(tile_m=128, tile_n=128, tile_k=32), tensor_cores(precision=half, warp_m=64, warp_n=32), "
     "async_copy(stages=4), online_softmax: the same for float16, and for float32 under the policy half",
     "shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision=bfloat16), warpgroup_mma, "
-    "tma_loads(stages=4), cluster_multicast(blocks=2): matrices by the copy engine, tiles shared in a cluster",
+    "tma_loads(stages=4): warpgroups multiply matrices that the copy engine brings",
     "shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision=half), warpgroup_mma, "
-    "tma_loads(stages=4), cluster_multicast(blocks=2): the same for float16",
+    "tma_loads(stages=4): the same for float16",
     "shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision=bfloat16), warpgroup_mma, "
     "async_copy(stages=4): warpgroups multiply, fed asynchronously",
     "shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision=half), warpgroup_mma, "

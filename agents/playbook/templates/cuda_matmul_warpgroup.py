@@ -213,8 +213,8 @@ def add_kernel(source: Source, operator: Matmul, options: Options, tiling: Tilin
     hands_over = registers(operator, tiling) * tiling.threads > REGISTERS
     source.add(BARRIERS)
     source.add(CLUSTER if many else ARRIVE_ALONE)
-    source.add(copy_function("copy_shared", shared.rank, shared=many))
-    source.add(copy_function("copy_own", own.rank))
+    source.add(copy_function("copy_shared", shared.rank, tiling.cluster))
+    source.add(copy_function("copy_own", own.rank, 1))
     _add_multiply(source, shared.tile)
     at_r = (
         "line * TILE_K + (depth / 4 ^ line % 8) * 4 + depth % 4"
@@ -270,7 +270,7 @@ def _copy_shared(side: _Side, blocks: int) -> list[str]:
         return [f"copy_shared(tiles_s + s * SIZE_S, s_tiles, k, (int){side.origin}{batch}, filled + s);"]
     return [
         f"const int part = rank * {side.tile // blocks}, line = (int){side.origin} + part;",
-        f"copy_shared(tiles_s + s * SIZE_S + part * TILE_K, s_tiles, k, line{batch}, filled + s, (1 << BLOCKS) - 1);",
+        f"copy_shared(tiles_s + s * SIZE_S + part * TILE_K, s_tiles, k, line{batch}, filled + s);",
     ]
 
 

@@ -29,8 +29,7 @@ def tiling_of(options: Options) -> Tiling:
         precision = options.text("tensor_cores", "precision")
         maps, online = "tma_loads" in options, "online_softmax" in options
         stages = options.number("tma_loads" if maps else "async_copy", "stages", 2)
-        cluster = options.number("cluster_multicast", "blocks", 1) if maps else 0
-        return Tiles(m, n, k, precision, stages, "warpgroup_mma" in options, cluster, online)
+        return Tiles(m, n, k, precision, stages, "warpgroup_mma" in options, maps, online)
     if "simd" not in options:
         return None
     rows, vectors = (options.number("micro_kernel", name, 0) for name in ("rows", "vectors"))

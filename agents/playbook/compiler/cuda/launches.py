@@ -87,7 +87,7 @@ def render(
             _each(work, name, group, prod(group.shape), lines)
     maps = [item for part in work.parts for item in part.maps]
     if maps and tiles is not None and (len(work.parts) > MAX_LAUNCHES or len(maps) > MAX_TENSOR_MAPS):
-        return render(program, pointers, index_type, replace(tiles, cluster=0))
+        return render(program, pointers, index_type, replace(tiles, by_maps=False))
     kernels, launches, tunables = work.kernels()
     body = "\n\n".join(kernels)
     barrier = "#include <cooperative_groups.h>\n" if tunables else ""

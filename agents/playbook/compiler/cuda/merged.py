@@ -41,7 +41,6 @@ class Part:
     """Blocks of a multiprocessor that registers must do for."""
     threads: int = 256
     """Threads of a block."""
-    cluster: int = 1
     maps: tuple[TensorMap, ...] = ()
     """Tensor maps of the first and the second operand of a product, whose launch is its own."""
 

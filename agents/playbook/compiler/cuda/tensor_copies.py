@@ -45,7 +45,7 @@ __device__ __forceinline__ void cluster_sync() {
 """
 
 _COPY = """
-__device__ __forceinline__ void $NAME(void* to, const CUtensorMap& map, $COORDINATES, Barrier* barrier$GIVEN_BLOCKS) {
+__device__ __forceinline__ void $NAME(void* to, const CUtensorMap& map, $COORDINATES, Barrier* barrier) {
     asm volatile("cp.async.bulk.tensor.${RANK}d.shared::cluster.global.mbarrier::complete_tx::bytes$MULTICAST"
         " [%0], [%1, {$PLACES}], [%$BARRIER]$MASK;"
         :: "r"(at(to)), "l"(&map), $GIVEN, "r"(at(barrier))$BLOCKS : "memory");
@@ -53,20 +53,19 @@ __device__ __forceinline__ void $NAME(void* to, const CUtensorMap& map, $COORDIN
 """
 
 
-def copy_function(name: str, rank: int, *, shared: bool = False) -> str:
-    """Return the device function that asks for a box of a tensor map; a shared one comes to a mask of blocks."""
-    names = ["x", "y", "z"][:rank]
+def copy_function(name: str, rank: int, blocks: int) -> str:
+    """Return the device function that asks for a box of a tensor map, for so many blocks of a cluster."""
+    names, many = ["x", "y", "z"][:rank], blocks > 1
     parts = {
         "$NAME": name,
         "${RANK}": str(rank),
         "$COORDINATES": ", ".join(f"int {axis}" for axis in names),
         "$PLACES": ", ".join(f"%{2 + axis}" for axis in range(rank)),
         "$BARRIER": str(2 + rank),
-        "$GIVEN_BLOCKS": ", int blocks" if shared else "",
         "$GIVEN": ", ".join(f'"r"({axis})' for axis in names),
-        "$MULTICAST": ".multicast::cluster" if shared else "",
-        "$MASK": f", %{3 + rank}" if shared else "",
-        "$BLOCKS": ', "h"((unsigned short)blocks)' if shared else "",
+        "$MULTICAST": ".multicast::cluster" if many else "",
+        "$MASK": f", %{3 + rank}" if many else "",
+        "$BLOCKS": f', "h"((unsigned short){(1 << blocks) - 1})' if many else "",
     }
     text = _COPY
     for key, value in parts.items():

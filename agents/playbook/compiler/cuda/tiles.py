@@ -45,8 +45,8 @@ class Tiles:
     """Pairs of tiles in shared memory; more than two are copied asynchronously."""
     warpgroups: bool = False
     """True if warpgroup instructions multiply where operands lie as these read them."""
-    cluster: int = 0
-    """Blocks of a cluster that share tiles which come by tensor maps, where operands lie so; 0 for other copies."""
+    by_maps: bool = False
+    """True if tiles come by tensor maps where operands lie so."""
     online: bool = False
     """True if attention is one launch, with a softmax whose maximum and sum run along."""
 
@@ -117,7 +117,6 @@ class Tiled:
     """Blocks of a multiprocessor, whose registers they share."""
     threads: int = THREADS
     """Threads of a block."""
-    cluster: int = 1
     maps: Callable[[str, Pointers], list[TensorMap]] | None = None
     """Tensor maps that the statements name ``map_a`` and ``map_b``, of a launch of this name."""
 
@@ -126,20 +125,17 @@ def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, poi
     """Return the work of a product's launch."""
     arithmetic = arithmetic_of(group, reduction, product, largest)
     if isinstance(arithmetic, streamed.Streamed) and not arithmetic.is_reached(pointers):
-        arithmetic = arithmetic_of(group, reduction, product, replace(largest, cluster=0))
+        arithmetic = arithmetic_of(group, reduction, product, replace(largest, by_maps=False))
     batches, rows, columns = arithmetic.product.sizes(group)
     operands = arithmetic.first, arithmetic.second
     m, n = (operand.width for operand in operands)
     across, down = -(-columns // n), -(-rows // m)
-    if isinstance(arithmetic, streamed.Streamed):
-        lines = arithmetic.origin(across, down, batched=batches > 1)
-    else:
-        lines = [
-            f"const int n0 = (int)(blockIdx.x % {across}) * {n};",
-            f"const int m0 = (int)(blockIdx.x / {across} % {down}) * {m};",
-            *([f"const long long o = blockIdx.x / {across * down};"] if batches > 1 else []),
-        ]
-    lines += indices(group, "o", product.batch)
+    lines = [
+        f"const int n0 = (int)(blockIdx.x % {across}) * {n};",
+        f"const int m0 = (int)(blockIdx.x / {across} % {down}) * {m};",
+        *([f"const long long o = blockIdx.x / {across * down};"] if batches > 1 else []),
+        *indices(group, "o", product.batch),
+    ]
     multiply = ["auto multiply = [&](int buffer) {", *statements(arithmetic.multiplied(), 1), "};"]
     depth = prod(reduction.extents)
     lines += arithmetic.memory()
@@ -151,7 +147,7 @@ def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, poi
         lines += [*_loop(arithmetic, depth), *arithmetic.written(pointers)]
     made = Tiled(lines, batches * across * down, arithmetic.shared_bytes, arithmetic.functions(), arithmetic.resident)
     if isinstance(arithmetic, streamed.Streamed):
-        return replace(made, threads=arithmetic.threads, cluster=arithmetic.blocks, maps=arithmetic.maps)
+        return replace(made, threads=arithmetic.threads, maps=arithmetic.maps)
     return made
 
 
@@ -163,9 +159,8 @@ def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Ti
         first = Operand("a", own.first, tuple(own.rows), tiles.m, layout, group, reduction)
         second = Operand("b", own.second, tuple(own.columns), tiles.n, layout, group, reduction)
         if wgmma.fits(first, second):
-            if largest.cluster and streamed.fits(first, second):
-                cluster = streamed.cluster_of(first, second, largest.cluster)
-                return streamed.Streamed(group, own, first, second, resident, cluster)
+            if largest.by_maps and streamed.fits(first, second):
+                return streamed.Streamed(group, own, first, second, resident)
             return wgmma.Warpgroups(group, own, first, second, resident)
         largest = replace(largest, m=min(largest.m, LARGEST_TILE), n=min(largest.n, LARGEST_TILE), k=_WARPS_DEPTH)
     if not largest.precision:

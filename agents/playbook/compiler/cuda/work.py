@@ -51,7 +51,6 @@ class Cuda:
                 made.shared_bytes,
                 made.resident,
                 made.threads,
-                made.cluster,
                 maps,
             )
         )
@@ -86,7 +85,6 @@ class Cuda:
             grid=(str(part.blocks),),
             block=(str(part.threads),),
             shared_bytes=str(part.shared_bytes),
-            cluster=(str(part.cluster),) if part.cluster > 1 else (),
         )
 
 

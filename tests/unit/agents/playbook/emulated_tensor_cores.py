@@ -160,7 +160,7 @@ def emulated(source: str) -> str:
         text = text.replace("$FIRST", str(int(transposed[0]))).replace("$SECOND", str(int(transposed[1])))
         source = source.replace(wgmma.function(precision, columns, transposed), text)
     source = source.replace(tensor_copies.BARRIERS.strip(), _TENSOR_COPIES)
-    for text in (tensor_copies.ARRIVE_ALONE, tensor_copies.copy_function("copy_tile", 2)):
+    for text in (tensor_copies.ARRIVE_ALONE, tensor_copies.copy_function("copy_tile", 2, 1)):
         source = source.replace(text.strip(), "")
     source = re.sub(_WAITS, "", source)
     return re.sub(_POOL, "static unsigned char pool[1 << 18] __attribute__((aligned(1024)));", source)

@@ -128,7 +128,7 @@ def test_products_by_warpgroups_compute_the_reference_when_emulated(name: str, b
     assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[dtype] * exact[0].abs().max()
 
 
-@pytest.mark.parametrize("name", ["both_by_depth", "second_by_line", "first_by_line", "both_by_line"])
+@pytest.mark.parametrize("name", ["both_by_depth", "second_by_line", "first_by_line", "both_by_line", "batches"])
 def test_tiles_that_tensor_maps_describe_hold_what_is_copied(name: str, builds: Path) -> None:
     case = by_warpgroups()[name]
     exact = case.exact()
@@ -140,19 +140,6 @@ def test_tiles_that_tensor_maps_describe_hold_what_is_copied(name: str, builds: 
     assert len(kernel.plan.tensor_maps) == 2
     (result,) = run_cuda(kernel, facts, case.inputs, builds)
     assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[dtype] * exact[0].abs().max()
-
-
-@pytest.mark.parametrize(("rows", "columns", "shared"), [(1024, 4096, "b"), (64, 8192, "a"), (1024, 128, "")])
-def test_blocks_of_a_cluster_share_the_larger_tile_that_all_of_them_need(rows: int, columns: int, shared: str) -> None:
-    case = _of(F.linear, B16, (rows, 64), (columns, 64))
-    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
-    text = f"{_WARPGROUPS}, tma_loads(stages=4), cluster_multicast(blocks=2): "
-    about = briefing(facts, Target.CUDA)
-    kernel = agents().translator.translate(about, parse(text), (), 0)
-    assert compile_cuda(kernel, facts) == ""
-    (launch,) = kernel.plan.launches
-    assert launch.cluster == ("2",)
-    assert f"copy_shared_tile(tile_{shared}" in kernel.source
 
 
 def convolutions_by_warpgroups() -> dict[str, tuple[Case, int]]:
@@ -250,7 +237,7 @@ def test_products_of_16_bits_begin_on_tensor_cores(dtype: torch.dtype, precision
     case = _of(lambda a, b: F.relu(a @ b), dtype, (512, 256), (256, 512))
     facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
     (first, *_) = agents().manager.initial_strategies(briefing(facts, Target.CUDA), [], 4, 0)
-    assert first.strategy.ids() == ("shared_tiling", "tensor_cores", "warpgroup_mma", "async_copy")
+    assert first.strategy.ids() == ("shared_tiling", "tensor_cores", "warpgroup_mma", "tma_loads")
     use = first.strategy.use("tensor_cores")
     assert use is not None
     assert use.parameters["precision"] == precision
