@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from agents.playbook.compiler.cuda.maps import computed, values_and_places
@@ -19,12 +20,45 @@ from agents.playbook.compiler.loops import indices
 from agents.playbook.compiler.packs import UNKNOWN, Packs, width_of
 from agents.playbook.compiler.parameters import Pointers, values
 from agents.playbook.compiler.products import Product, by_row
-from agents.playbook.compiler.terms import substituted, unravel, variable
+from agents.playbook.compiler.shapes_of_work import counted
+from agents.playbook.compiler.tensors import Tensor
+from agents.playbook.compiler.terms import Term, substituted, unravel, variable
 
 AT_ONCE = 8
 """Results of a thread that are computed before they are stored: what they load is under way together."""
 PACKS = 2
 """Packs of a thread whose loads are under way together."""
+
+
+IN_QUAD = 8
+"""Neighbouring sums that each of four threads has in the end."""
+LIGHT = 16
+"""Operations of a result up to which the code for all of a thread's is short."""
+
+QUADS = """
+__device__ __forceinline__ void exchange(float (&v)[8]) {  // four threads: pair p of the thread q becomes pair q of p
+    #pragma unroll
+    for (int s = 1; s < 4; s *= 2) {
+        const bool upper = threadIdx.x & s;
+        #pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            if (e / 2 & s) continue;
+            const float other = __shfl_xor_sync(0xffffffff, upper ? v[e] : v[e + 2 * s], s);
+            if (upper) v[e] = other;
+            else v[e + 2 * s] = other;
+        }
+    }
+}
+"""
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """Results as packs of neighbours."""
+
+    packs: Packs
+    targets: list[Term]
+    stored: list[tuple[Term, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -87,8 +121,22 @@ class Results:
 
     def _in_packs(self, pointers: Pointers) -> list[str] | None:
         """Return the statements for packs of neighbours; None where there are none."""
+        found = self._packed
+        if found is None:
+            return None
+        total = self.m * self.n // found.packs.width
+        place = f"sums[{self.place('in_row', 'in_column')} + k]"
+        where = [f"const int e = start + u * {THREADS};", *self._found(found.packs.width)]
+        last = f" && e < {total}" if total % (THREADS * PACKS) else ""
+        body = self._stored(found, place, where, last, pointers)
+        head = f"for (int start = threadIdx.x; start < {total}; start += {THREADS * PACKS}) {{"
+        return [head, *statements(body, 1), "}"]
+
+    @cached_property
+    def _packed(self) -> _Packed | None:
+        """Return how results are stored in packs of neighbours; None where they are not."""
         group, product = self.group, self.product
-        along, others = (product.columns, product.rows) if self._by_row else (product.rows, product.columns)
+        along = product.columns if self._by_row else product.rows
         if any(target.inside is not None for target in group.targets) or group.accumulated is None:
             return None
         count = prod(group.shape[axis] for axis in along)
@@ -105,26 +153,59 @@ class Results:
         if width == 1 or self._sides[0] % width:
             return None
         packs = Packs(index, width, {group.accumulated: UNKNOWN})
-        targets = packs.unguarded(targets)
-        inputs = fetched(packs, targets, PACKS, pointers.of)
-        line, other = ("n", "m") if self._by_row else ("m", "n")
-        found = [*self._found(width), f"const idx {FIRST} = {line};", *indices(group, other, others)]
-        names = {**inputs.names, group.accumulated: f"sums[{self.place('in_row', 'in_column')} + k]"}
-        total = self.m * self.n // width
+        return _Packed(packs, packs.unguarded(targets), stored)
+
+    def _stored(self, found: _Packed, result: str, where: list[str], last: str, pointers: Pointers) -> list[str]:
+        """Return the statements that store some packs, whose sums have a text, found by statements for pack ``u``."""
+        group, packs = self.group, found.packs
+        assert group.accumulated is not None
+        line, other, others = ("n", "m", self.product.rows) if self._by_row else ("m", "n", self.product.columns)
+        inputs = fetched(packs, found.targets, PACKS, pointers.of)
+        declared = [*where, f"const idx {FIRST} = {line};", *indices(group, other, others)]
+        names = {**inputs.names, group.accumulated: result}
 
         def each(body: list[str]) -> list[str]:
-            last = f" && e < {total}" if total % (THREADS * PACKS) else ""
             inside = [f"if ({self._inside}{last}) {{", *statements(body, 1), "}"]
-            lines = _needed([f"const int e = start + u * {THREADS};", *found], inside)
+            lines = _needed(declared, inside)
             return ["#pragma unroll", f"for (int u = 0; u < {PACKS}; ++u) {{", *statements(lines, 1), "}"]
 
-        body = [
+        return [
             *inputs.declared,
             *(each(inputs.lines) if inputs.lines else []),
-            *each(computed(packs, names, targets, stored, pointers)),
+            *each(computed(packs, names, found.targets, found.stored, pointers)),
         ]
-        head = f"for (int start = threadIdx.x; start < {total}; start += {THREADS * PACKS}) {{"
-        return [head, *statements(body, 1), "}"]
+
+    @property
+    def from_registers(self) -> bool:
+        """Return whether results go to memory from the registers of a warpgroup: little work in packs along rows."""
+        found = self._packed
+        if found is None or not self._by_row or IN_QUAD % found.packs.width:
+            return False
+        return counted([target.value for target in self.group.targets]) <= LIGHT
+
+    def written_from_registers(self, columns: int, pointers: Pointers) -> list[str]:
+        """Return the statements that store a warpgroup's sums ``run``, of 64 rows and so many columns."""
+        found = self._packed
+        assert found is not None
+        width = found.packs.width
+        where = [
+            "const int m = m0 + row + warp % 4 * 16 + u * 8 + lane / 4;",
+            f"const int n = n0 + column + g * {4 * IN_QUAD} + lane % 4 * {IN_QUAD} + c;",
+        ]
+        body = [
+            f"float v[{PACKS}][{IN_QUAD}];",
+            "#pragma unroll",
+            f"for (int u = 0; u < {PACKS}; ++u) {{",
+            "    #pragma unroll",
+            f"    for (int e = 0; e < {IN_QUAD}; ++e) v[u][e] = run[g * 16 + e / 2 * 4 + u * 2 + e % 2];",
+            "    exchange(v[u]);",
+            "}",
+            "#pragma unroll",
+            f"for (int c = 0; c < {IN_QUAD}; c += {width}) {{",
+            *statements(self._stored(found, "v[u][c + k]", where, "", pointers), 1),
+            "}",
+        ]
+        return ["#pragma unroll", f"for (int g = 0; g < {columns // 32}; ++g) {{", *statements(body, 1), "}"]
 
     def _one_by_one(self, pointers: Pointers) -> list[str]:
         """Return the statements for results of which each is stored by itself.

@@ -12,7 +12,7 @@ from math import prod
 from agents.playbook.compiler.cuda.mma import WARPS
 from agents.playbook.compiler.cuda.operands import THREADS, Operand
 from agents.playbook.compiler.cuda.tensor_copies import ARRIVE_ALONE, BARRIERS, copy_function
-from agents.playbook.compiler.cuda.wgmma import FUNCTIONS, LINES, ROW, Warpgroups, function
+from agents.playbook.compiler.cuda.wgmma import LINES, ROW, Warpgroups
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.products import bare
@@ -92,14 +92,9 @@ class Streamed(Warpgroups):
         return THREADS + 32
 
     @property
-    def _tile_bytes(self) -> int:
-        layout = self.first.layout
-        return layout.stages * (self.first.size + self.second.size) * layout.item_bytes
-
-    @property
     def shared_bytes(self) -> int:
         """Return the dynamic shared memory of a block: tiles, later sums in their place, and two barriers a stage."""
-        return max(self._tile_bytes, self.results.shared_bytes) + self.first.layout.stages * 16
+        return super().shared_bytes + self.first.layout.stages * 16
 
     def functions(self) -> list[str]:
         """Return the device functions that the statements call."""
@@ -107,14 +102,13 @@ class Streamed(Warpgroups):
             BARRIERS.strip(),
             ARRIVE_ALONE.strip(),
             copy_function("copy_tile", 2, 1).strip(),
-            FUNCTIONS.strip(),
-            function(self.first.layout.precision, self.columns, self.transposed),
+            *self.functions_of_products(),
         ]
 
     def memory(self) -> list[str]:
         """Return the declarations of tiles, barriers, and a warpgroup's place."""
         stages = self.first.layout.stages
-        after = max(self._tile_bytes, self.results.shared_bytes)
+        after = super().shared_bytes
         return [
             *super().memory(),
             f"Barrier* const filled = reinterpret_cast<Barrier*>(pool + {after}), * const freed = filled + {stages};",
@@ -158,7 +152,7 @@ class Streamed(Warpgroups):
             f"    {turned}",
             "}",
             *self.ended(),
-            "__syncthreads();",
+            *([] if self.results.from_registers else ["__syncthreads();"]),
         ]
 
     def _asked(self, operand: Operand) -> list[str]:

@@ -9,10 +9,11 @@ and 9.7.15.7.2 (``wgmma.mma_async``).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from agents.playbook.compiler.cuda.mma import COPIES
 from agents.playbook.compiler.cuda.operands import THREADS, Operand
-from agents.playbook.compiler.cuda.results import Results
+from agents.playbook.compiler.cuda.results import QUADS, Results
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.products import Product
@@ -98,7 +99,7 @@ class Warpgroups:
         """Return which operands' rows in shared memory hold neighbouring lines."""
         return self.first.across, self.second.across
 
-    @property
+    @cached_property
     def results(self) -> Results:
         """Return how sums come to the result."""
         return Results(self.group, self.product, self.first.width, self.second.width)
@@ -108,11 +109,16 @@ class Warpgroups:
         """Return the dynamic shared memory of a block: of the tiles, and in the end of the sums."""
         layout = self.first.layout
         tiles = layout.stages * (self.first.size + self.second.size) * layout.item_bytes
-        return max(tiles, self.results.shared_bytes)
+        return tiles if self.results.from_registers else max(tiles, self.results.shared_bytes)
 
     def functions(self) -> list[str]:
         """Return the device functions that the statements call."""
-        return [COPIES.strip(), FUNCTIONS.strip(), function(self.first.layout.precision, self.columns, self.transposed)]
+        return [COPIES.strip(), *self.functions_of_products()]
+
+    def functions_of_products(self) -> list[str]:
+        """Return the device functions that multiply, and that store the results."""
+        quads = [QUADS.strip()] if self.results.from_registers else []
+        return [*quads, FUNCTIONS.strip(), function(self.first.layout.precision, self.columns, self.transposed)]
 
     def memory(self) -> list[str]:
         """Return the declarations of tiles, and of a warpgroup's place."""
@@ -158,7 +164,9 @@ class Warpgroups:
         return []
 
     def written(self, pointers: Pointers) -> list[str]:
-        """Return the statements that write the results, through shared memory."""
+        """Return the statements that write the results, from registers or through shared memory."""
+        if self.results.from_registers:
+            return self.results.written_from_registers(self.columns, pointers)
         place = self.results.place("row + warp % 4 * 16 + lane / 4 + e % 4 / 2 * 8",
                                    "column + e / 4 * 8 + lane % 4 * 2 + e % 2")  # fmt: skip
         return [
