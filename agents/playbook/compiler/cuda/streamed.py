@@ -92,9 +92,25 @@ class Streamed(Warpgroups):
         return THREADS + 32
 
     @property
+    def blocks(self) -> int:
+        """Return the blocks of a launch."""
+        return self.tiles
+
+    @property
+    def tiles(self) -> int:
+        """Return the tiles of all results."""
+        batches, rows, columns = self.product.sizes(self.group)
+        return batches * -(-rows // self.first.width) * -(-columns // self.second.width)
+
+    @property
+    def freeing(self) -> int:
+        """Return the warps that read each tile."""
+        return WARPS
+
+    @property
     def shared_bytes(self) -> int:
-        """Return the dynamic shared memory of a block: tiles, later sums in their place, and two barriers a stage."""
-        return super().shared_bytes + self.first.layout.stages * 16
+        """Return the dynamic shared memory of a block: tiles, later sums in their place, two barriers a stage, two."""
+        return super().shared_bytes + (self.first.layout.stages + 1) * 16
 
     def functions(self) -> list[str]:
         """Return the device functions that the statements call."""
@@ -115,45 +131,71 @@ class Streamed(Warpgroups):
             f"if (threadIdx.x == {THREADS}) {{",
             f"    for (int s = 0; s < {stages}; ++s) {{",
             "        init(filled + s, 1);",
-            f"        init(freed + s, {WARPS});",
+            f"        init(freed + s, {self.freeing});",
             "    }",
+            *statements(self.more_barriers(), 1),
             '    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
             "}",
             "__syncthreads();",
         ]
 
-    def loop(self, depth: int) -> list[str]:
-        """Return the loop over pairs of tiles: one warp asks for them, the others multiply."""
-        layout = self.first.layout
-        stages, steps = layout.stages, -(-depth // layout.depth)
-        size = (self.first.size + self.second.size) * layout.item_bytes
-        asked = [line for operand in (self.first, self.second) for line in self._asked(operand)]
-        turned = f"if (++buffer == {stages}) buffer = 0, phase ^= 1;"
+    def more_barriers(self) -> list[str]:
+        """Return the statements that initialise barriers behind those of the stages."""
+        return []
+
+    @property
+    def steps(self) -> int:
+        """Return the pairs of tiles of a result."""
+        return -(-prod(self.first.reduction.extents) // self.first.layout.depth)
+
+    def block(self, origin: list[str], pointers: Pointers) -> list[str]:
+        """Return the statements of a block, whose first row and column and batch some statements find."""
+        stages = self.first.layout.stages
         last = f"buffer == 0 ? {stages - 1} : buffer - 1" if self.under_way else "buffer"
         return [
+            *origin,
+            *self.memory(),
             f"if (warp == {WARPS}) {{",
             "    if (lane != 0) return;",
             "    int buffer = 0, phase = 1;",
-            f"    for (int t = 0; t < {steps}; ++t) {{",
-            f"        if (t >= {stages}) wait(freed + buffer, phase);",
-            f"        const int k0 = t * {layout.depth};",
-            f"        expect(filled + buffer, {size});",
-            *statements(asked, 2),
-            f"        {turned}",
-            "    }",
+            *statements(self.asked(), 1),
             "    return;",
             "}",
+            *self.sums(),
+            *self.multiply(),
             "int buffer = 0, phase = 0;",
-            f"for (int t = 0; t < {steps}; ++t) {{",
+            f"for (int t = 0; t < {self.steps}; ++t) {{",
             "    wait(filled + buffer, phase);",
             "    multiply(buffer);",
             f"    const int done = {last};",
             f"    if (lane == 0 && t >= {self.under_way}) arrive(freed + done, 0);",
-            f"    {turned}",
+            f"    {self.turned}",
             "}",
             *self.ended(),
             *([] if self.results.from_registers else ["__syncthreads();"]),
+            *self.written(pointers),
         ]
+
+    def multiply(self) -> list[str]:
+        """Return the function that multiplies a pair of tiles."""
+        return ["auto multiply = [&](int buffer) {", *statements(self.multiplied(), 1), "};"]
+
+    @property
+    def turned(self) -> str:
+        """Return the statement that goes on to the next pair of tiles."""
+        return f"if (++buffer == {self.first.layout.stages}) buffer = 0, phase ^= 1;"
+
+    def asked(self) -> list[str]:
+        """Return the loop that asks for the pairs of tiles of a result, each when its place is free."""
+        size = (self.first.size + self.second.size) * self.first.layout.item_bytes
+        body = [
+            "wait(freed + buffer, phase);",
+            f"const int k0 = t * {self.first.layout.depth};",
+            f"expect(filled + buffer, {size});",
+            *(line for operand in (self.first, self.second) for line in self._asked(operand)),
+            self.turned,
+        ]
+        return [f"for (int t = 0; t < {self.steps}; ++t) {{", *statements(body, 1), "}"]
 
     def _asked(self, operand: Operand) -> list[str]:
         """Return the statements that ask for an operand's tile."""

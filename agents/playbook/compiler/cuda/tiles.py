@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from agents.playbook.compiler.cuda import mma, scalar, streamed, wgmma
+from agents.playbook.compiler.cuda import mma, scalar, streamed, turns, wgmma
 from agents.playbook.compiler.cuda.gathers import Gathered
 from agents.playbook.compiler.cuda.operands import THREADS, Layout, Operand
 from agents.playbook.compiler.emission import Emitter, statements
@@ -130,25 +130,30 @@ def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, poi
     operands = arithmetic.first, arithmetic.second
     m, n = (operand.width for operand in operands)
     across, down = -(-columns // n), -(-rows // m)
-    lines = [
+    origin = [
         f"const int n0 = (int)(blockIdx.x % {across}) * {n};",
         f"const int m0 = (int)(blockIdx.x / {across} % {down}) * {m};",
         *([f"const long long o = blockIdx.x / {across * down};"] if batches > 1 else []),
         *indices(group, "o", product.batch),
     ]
-    multiply = ["auto multiply = [&](int buffer) {", *statements(arithmetic.multiplied(), 1), "};"]
-    depth = prod(reduction.extents)
-    lines += arithmetic.memory()
+    blocks, size, functions = batches * across * down, arithmetic.shared_bytes, arithmetic.functions()
     if isinstance(arithmetic, streamed.Streamed):
-        lines += [*arithmetic.sums(), *multiply, *arithmetic.loop(depth), *arithmetic.written(pointers)]
-    else:
-        lines += [line for operand in operands for line in operand.before(pointers)]
-        lines += [*arithmetic.sums(), *_moves(operands, pointers), *multiply]
-        lines += [*_loop(arithmetic, depth), *arithmetic.written(pointers)]
-    made = Tiled(lines, batches * across * down, arithmetic.shared_bytes, arithmetic.functions(), arithmetic.resident)
-    if isinstance(arithmetic, streamed.Streamed):
+        lines = arithmetic.block(origin, pointers)
+        made = Tiled(lines, arithmetic.blocks, size, functions, arithmetic.resident)
         return replace(made, threads=arithmetic.threads, maps=arithmetic.maps)
-    return made
+    lines = [
+        *origin,
+        *arithmetic.memory(),
+        *(line for operand in operands for line in operand.before(pointers)),
+        *arithmetic.sums(),
+        *_moves(operands, pointers),
+        "auto multiply = [&](int buffer) {",
+        *statements(arithmetic.multiplied(), 1),
+        "};",
+        *_loop(arithmetic, prod(reduction.extents)),
+        *arithmetic.written(pointers),
+    ]
+    return Tiled(lines, blocks, size, functions, arithmetic.resident)
 
 
 def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Tiles) -> Arithmetic:
@@ -160,7 +165,7 @@ def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Ti
         second = Operand("b", own.second, tuple(own.columns), tiles.n, layout, group, reduction)
         if wgmma.fits(first, second):
             if largest.by_maps and streamed.fits(first, second):
-                return streamed.Streamed(group, own, first, second, resident)
+                return turns.chosen(streamed.Streamed(group, own, first, second, resident))
             return wgmma.Warpgroups(group, own, first, second, resident)
         largest = replace(largest, m=min(largest.m, LARGEST_TILE), n=min(largest.n, LARGEST_TILE), k=_WARPS_DEPTH)
     if not largest.precision:

@@ -121,12 +121,18 @@ class Warpgroups:
         return [*quads, FUNCTIONS.strip(), function(self.first.layout.precision, self.columns, self.transposed)]
 
     def memory(self) -> list[str]:
-        """Return the declarations of tiles, and of a warpgroup's place."""
+        """Return the declarations of tiles, of a thread's warp, and of a warpgroup's place."""
         return [
             "extern __shared__ __align__(1024) unsigned char pool[];",
             "unsigned short* const tile_a = reinterpret_cast<unsigned short*>(pool);",
             f"unsigned short* const tile_b = tile_a + {self.first.layout.stages * self.first.size};",
             "const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;",
+            *self.place(),
+        ]
+
+    def place(self) -> list[str]:
+        """Return the declarations of a warpgroup's first row and column in a tile."""
+        return [
             f"const int row = warp / 4 / {self._beside} * {LINES};",
             f"const int column = warp / 4 % {self._beside} * {self.columns};",
         ]

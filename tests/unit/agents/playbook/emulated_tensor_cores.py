@@ -13,6 +13,7 @@ import re
 from agents.playbook.compiler.cuda import attention_mma, attention_scalar, mma, tensor_copies, wgmma
 
 _POOL = r"extern __shared__ __align__\(\d+\) unsigned char pool\[\];"
+_WAITS_OF_WARPS = r'asm volatile\("wgmma.wait_group[^"]*" ::: "memory"\);'
 _WAITS = r'asm volatile\("(?:wgmma|fence)[^"]*" ::: "memory"\);'
 _COPIES = r"""
 template <class T> void copy_pack(void* to, const T* from, bool inside) {
@@ -162,5 +163,6 @@ def emulated(source: str) -> str:
     source = source.replace(tensor_copies.BARRIERS.strip(), _TENSOR_COPIES)
     for text in (tensor_copies.ARRIVE_ALONE, tensor_copies.copy_function("copy_tile", 2, 1)):
         source = source.replace(text.strip(), "")
+    source = re.sub(_WAITS_OF_WARPS, "__syncwarp();", source)
     source = re.sub(_WAITS, "", source)
     return re.sub(_POOL, "static unsigned char pool[1 << 18] __attribute__((aligned(1024)));", source)

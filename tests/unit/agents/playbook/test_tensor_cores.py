@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from agents.playbook import agents
-from agents.playbook.compiler.cuda import relaid
+from agents.playbook.compiler.cuda import relaid, tiles, turns
 from agents.playbook.ladders import parse
 from agents.playbook.translator import NotApplicable
 from cupilot.domain.kernel import Kernel
@@ -140,6 +140,27 @@ def test_tiles_that_tensor_maps_describe_hold_what_is_copied(name: str, builds: 
     assert len(kernel.plan.tensor_maps) == 2
     (result,) = run_cuda(kernel, facts, case.inputs, builds)
     assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[dtype] * exact[0].abs().max()
+
+
+@pytest.mark.parametrize("name", ["by_depth", "by_line"])
+def test_warpgroups_that_take_turns_compute_the_reference(
+    name: str, builds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiles, "ENOUGH_BLOCKS", 1)
+    monkeypatch.setattr(turns, "BLOCKS", 1)
+    case = {
+        "by_depth": _of(lambda x, w: F.relu(F.linear(x, w)), B16, (250, 200), (384, 200)),
+        "by_line": _of(lambda a, b: a.T @ b, B16, (136, 128), (136, 384)),
+    }[name]
+    exact = case.exact()
+    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
+    kernel = agents().translator.translate(
+        briefing(facts, Target.CUDA), parse(f"{_WARPGROUPS}, tma_loads(stages=4): "), (), 0
+    )
+    assert compile_cuda(kernel, facts) == ""
+    assert [launch.grid for launch in kernel.plan.launches] == [("1",)]
+    (result,) = run_cuda(kernel, facts, case.inputs, builds)
+    assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[B16] * exact[0].abs().max()
 
 
 def convolutions_by_warpgroups() -> dict[str, tuple[Case, int]]:
