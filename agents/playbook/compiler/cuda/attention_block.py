@@ -163,11 +163,14 @@ class Block(ABC):
         """Return the work of the launch."""
         batches, rows, _ = self.group.product.sizes(self.group)
         down = -(-rows // self.rows)
-        # The last queries of causal attention have the most keys, so that they come first.
-        first = f"({down - 1} - (int)(blockIdx.x % {down})) * {self.rows}" if down > 1 else "0"
+        # The last queries of causal attention have the most keys, so that they come first, those of all batches.
+        turned = self.masked_ahead is not None
+        number = f"blockIdx.x / {batches}" if turned else f"blockIdx.x % {down}"
+        batch = f"blockIdx.x % {batches}" if turned else f"blockIdx.x / {down}"
+        first = f"({down - 1} - (int)({number})) * {self.rows}" if down > 1 else "0"
         lines = [
             f"const int m0 = {first}, n0 = 0;",
-            *([f"const long long o = blockIdx.x / {down};"] if batches > 1 else []),
+            *([f"const long long o = {batch};"] if batches > 1 else []),
             *indices(self.group, "o", self.group.product.batch),
             *self._memory(),
             *self._copies(pointers),
@@ -303,14 +306,21 @@ class Block(ABC):
 
     def _steps(self) -> list[str]:
         """Return the declaration of the number of tiles: of those that hold a key that is not masked."""
-        group, masked = self.group, self.group.first_masked()
-        all_tiles = -(-group.keys // self.keys)
-        axes = [axis for axis in group.product.rows if group.index[axis].op == "index"]
-        if masked is None or [group.index[axis] for axis in axes] != [masked[0]]:
+        all_tiles, masked = -(-self.group.keys // self.keys), self.masked_ahead
+        if masked is None:
             return [f"const int steps = {all_tiles};"]
-        ahead = self.rows - 1 + masked[1]
+        ahead = self.rows - 1 + masked
         return [
             f"const int end = m0 + {ahead};" if ahead >= 0 else f"const int end = m0 - {-ahead};",
             f"const int tiles = end > 0 ? (end + {self.keys - 1}) / {self.keys} : 0;",
             f"const int steps = tiles < {all_tiles} ? tiles : {all_tiles};",
         ]
+
+    @property
+    def masked_ahead(self) -> int | None:
+        """Return what is added to a query's number for the first key behind which all are masked; None for no such."""
+        masked = self.group.first_masked()
+        axes = [axis for axis in self.group.product.rows if self.group.index[axis].op == "index"]
+        if masked is None or [self.group.index[axis] for axis in axes] != [masked[0]]:
+            return None
+        return masked[1]

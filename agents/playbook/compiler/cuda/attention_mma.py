@@ -125,7 +125,10 @@ class Flash(Block):
         own, deep = self._own_keys, query.padded // 16
         key_at = key.at("own + j * 16 + lane / 16 * 8 + lane % 8", "k * 16 + lane / 8 % 2 * 8")
         value_at = value.at("own + k * 16 + lane / 8 % 2 * 8 + lane % 8", "j * 16 + lane / 16 * 8")
+        masked = self.masked_ahead
+        skipped = [] if masked is None else [f"if (t * {self.keys} + own >= m0 + row + {15 + masked}) continue;"]
         return [
+            *skipped,
             f"float s[{own // 8}][4] = {{}};",
             "#pragma unroll",
             f"for (int k = 0; k < {deep}; ++k)",

@@ -1,6 +1,6 @@
 """Functions that kernels on tensor cores call, for the CPU: fragments of a warp are exchanged through memory.
 
-Every thread of the block calls each function at the same time, so that a barrier of the block is one of each warp.
+Every thread of a warp calls each function at the same time.
 Tiles that tensor maps describe are copied by the thread that asks for them; blocks of a cluster are not emulated.
 Fragments lie as PTX ISA 9.0 has them (sections 9.7.15.5.8 and 9.7.15.5.9).
 """
@@ -30,18 +30,18 @@ static unsigned short word(int matrix, int row, int column) {
 static void four_matrices(unsigned (&d)[4], const unsigned short* row) {
     const int lane = threadIdx.x % 32;
     matrix_rows[threadIdx.x / 32][lane] = row;
-    __syncthreads();
+    __syncwarp();
     for (int q = 0; q < 4; ++q)
         d[q] = word(q, lane / 4, lane % 4 * 2) | (unsigned)word(q, lane / 4, lane % 4 * 2 + 1) << 16;
-    __syncthreads();
+    __syncwarp();
 }
 static void four_transposed(unsigned (&d)[4], const unsigned short* row) {
     const int lane = threadIdx.x % 32;
     matrix_rows[threadIdx.x / 32][lane] = row;
-    __syncthreads();
+    __syncwarp();
     for (int q = 0; q < 4; ++q)
         d[q] = word(q, lane % 4 * 2, lane / 4) | (unsigned)word(q, lane % 4 * 2 + 1, lane / 4) << 16;
-    __syncthreads();
+    __syncwarp();
 }
 static unsigned as_tf32(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }
 static unsigned first[32][32][4], second[32][32][2];
@@ -50,7 +50,7 @@ static void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int e = 0; e < 4; ++e) first[warp][lane][e] = a[e];
     second[warp][lane][0] = b0, second[warp][lane][1] = b1;
-    __syncthreads();
+    __syncwarp();
     for (int e = 0; e < 4; ++e) {
         const int row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
         for (int k = 0; k < $DEPTH; ++k) {
@@ -59,7 +59,7 @@ static void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
                 * element(&second[warp][column * 4 + place][upper], k % $EACH);
         }
     }
-    __syncthreads();
+    __syncwarp();
 }
 """
 _JOINED = r"""
@@ -67,17 +67,17 @@ static float lanes[1024];
 template <class F> static float joined(float x, int count, F join) {
     const int first = threadIdx.x / count * count;
     lanes[threadIdx.x] = x;
-    __syncthreads();
+    __syncwarp();
     x = lanes[first];
     for (int other = 1; other < count; ++other) x = join(x, lanes[first + other]);
-    __syncthreads();
+    __syncwarp();
     return x;
 }
 static float $NAME_max(float x) { return joined(x, $COUNT, [](float a, float b) { return fmaxf(a, b); }); }
 static float $NAME_sum(float x) { return joined(x, $COUNT, [](float a, float b) { return a + b; }); }
 static float power_of_two(float x) { return exp2f(x); }
 static float tanh_by_power(float x) { return 1 - 2 / (exp2f(x * 2.88539008f) + 1); }
-static void warp_barrier() { __syncthreads(); }
+static void warp_barrier() { __syncwarp(); }
 """
 _PAIR = "static unsigned pair_of(float low, float high) { return $ROUND(low) | (unsigned)$ROUND(high) << 16; }"
 _DESCRIBED = r"""

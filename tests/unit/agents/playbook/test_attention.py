@@ -124,7 +124,10 @@ def test_attention_in_one_launch_computes_the_reference_when_emulated(name: str,
 
 
 def test_tiles_of_keys_that_are_wholly_masked_are_skipped() -> None:
-    assert "const int end = m0 + 64;" in _kernel(cases()["causal"])[0].source
+    source = _kernel(cases()["causal"])[0].source
+    assert "const int end = m0 + 64;" in source
+    assert "+ own >= m0 + row + 16) continue;" in source
+    assert "const long long o = blockIdx.x % 2;" in source, "the longest blocks of all heads come first"
     assert "const int end = m0 + 67;" in _kernel(cases()["window"])[0].source
     assert "const int steps = 4;" in _kernel(cases()["more_keys"])[0].source
 
