@@ -75,6 +75,11 @@ class Group:
     place: Index = ()
     """Index of the element that an item of a scatter comes to."""
 
+    @property
+    def sums(self) -> tuple[Term, ...]:
+        """Return the terms that stand for what is accumulated in the targets' values."""
+        return () if self.accumulated is None else (self.accumulated,)
+
     def loads(self) -> list[Tensor]:
         """Return the tensors that the launch reads, each once."""
         roots = [target.value for target in self.targets] + ([self.argument] if self.argument is not None else [])

@@ -15,6 +15,7 @@ from agents.playbook.compiler.cuda.moments import is_side_by_side
 from agents.playbook.compiler.cuda.relaid import with_relaid_factors
 from agents.playbook.compiler.cuda.row_layouts import is_worth
 from agents.playbook.compiler.cuda.tiles import LARGEST_TILE, Tiles
+from agents.playbook.compiler.cuda.twins import with_twins
 from agents.playbook.compiler.fused import with_fused_rows
 from agents.playbook.compiler.groups import Program, cut
 from agents.playbook.compiler.lowering import UNFORESEEN, Unsupported, lowered
@@ -99,7 +100,8 @@ def launched_program(facts: ProblemFacts, target: Target, tiles: Tiling) -> Prog
     program = tiled_program(facts, tiles)
     if target is Target.CPU:
         return program
-    return with_moments(with_fused_rows(program, is_worth), is_side_by_side)
+    program = with_moments(with_fused_rows(program, is_worth), is_side_by_side)
+    return with_twins(program, tiles.precision) if isinstance(tiles, Tiles) and tiles.by_maps else program
 
 
 def matrices_of(facts: ProblemFacts, *, online: bool = False) -> Program:

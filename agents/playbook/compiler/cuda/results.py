@@ -69,6 +69,8 @@ class Results:
     product: Product
     m: int
     n: int
+    always: bool = False
+    """True if results go from registers however much work they take."""
 
     @property
     def _by_row(self) -> bool:
@@ -128,7 +130,7 @@ class Results:
         place = f"sums[{self.place('in_row', 'in_column')} + k]"
         where = [f"const int e = start + u * {THREADS};", *self._found(found.packs.width)]
         last = f" && e < {total}" if total % (THREADS * PACKS) else ""
-        body = self._stored(found, place, where, last, pointers)
+        body = self._stored(found, [place], where, last, pointers)
         head = f"for (int start = threadIdx.x; start < {total}; start += {THREADS * PACKS}) {{"
         return [head, *statements(body, 1), "}"]
 
@@ -152,17 +154,16 @@ class Results:
         width = width_of(index, count, targets, stored)
         if width == 1 or self._sides[0] % width:
             return None
-        packs = Packs(index, width, {group.accumulated: UNKNOWN})
+        packs = Packs(index, width, dict.fromkeys(group.sums, UNKNOWN))
         return _Packed(packs, packs.unguarded(targets), stored)
 
-    def _stored(self, found: _Packed, result: str, where: list[str], last: str, pointers: Pointers) -> list[str]:
+    def _stored(self, found: _Packed, sums: list[str], where: list[str], last: str, pointers: Pointers) -> list[str]:
         """Return the statements that store some packs, whose sums have a text, found by statements for pack ``u``."""
         group, packs = self.group, found.packs
-        assert group.accumulated is not None
         line, other, others = ("n", "m", self.product.rows) if self._by_row else ("m", "n", self.product.columns)
         inputs = fetched(packs, found.targets, PACKS, pointers.of)
         declared = [*where, f"const idx {FIRST} = {line};", *indices(group, other, others)]
-        names = {**inputs.names, group.accumulated: result}
+        names = {**inputs.names, **dict(zip(group.sums, sums, strict=True))}
 
         def each(body: list[str]) -> list[str]:
             inside = [f"if ({self._inside}{last}) {{", *statements(body, 1), "}"]
@@ -181,10 +182,10 @@ class Results:
         found = self._packed
         if found is None or not self._by_row or IN_QUAD % found.packs.width:
             return False
-        return counted([target.value for target in self.group.targets]) <= LIGHT
+        return self.always or counted([target.value for target in self.group.targets]) <= LIGHT
 
     def written_from_registers(self, columns: int, pointers: Pointers) -> list[str]:
-        """Return the statements that store a warpgroup's sums ``run``, of 64 rows and so many columns."""
+        """Return the statements that store a warpgroup's sums ``run``: 64 rows, so many columns of each product."""
         found = self._packed
         assert found is not None
         width = found.packs.width
@@ -192,17 +193,21 @@ class Results:
             "const int m = m0 + row + warp % 4 * 16 + u * 8 + lane / 4;",
             f"const int n = n0 + column + g * {4 * IN_QUAD} + lane % 4 * {IN_QUAD} + c;",
         ]
+        taken = [f"v{s}" for s in range(len(self.group.sums))]
         body = [
-            f"float v[{PACKS}][{IN_QUAD}];",
+            *(f"float {name}[{PACKS}][{IN_QUAD}];" for name in taken),
             "#pragma unroll",
             f"for (int u = 0; u < {PACKS}; ++u) {{",
             "    #pragma unroll",
-            f"    for (int e = 0; e < {IN_QUAD}; ++e) v[u][e] = run[g * 16 + e / 2 * 4 + u * 2 + e % 2];",
-            "    exchange(v[u]);",
+            f"    for (int e = 0; e < {IN_QUAD}; ++e) {{",
+            "        const int of = g * 16 + e / 2 * 4 + u * 2 + e % 2;",
+            *(f"        {name}[u][e] = run[of + {s * columns // 2}];" for s, name in enumerate(taken)),
+            "    }",
+            *(f"    exchange({name}[u]);" for name in taken),
             "}",
             "#pragma unroll",
             f"for (int c = 0; c < {IN_QUAD}; c += {width}) {{",
-            *statements(self._stored(found, "v[u][c + k]", where, "", pointers), 1),
+            *statements(self._stored(found, [f"{name}[u][c + k]" for name in taken], where, "", pointers), 1),
             "}",
         ]
         return ["#pragma unroll", f"for (int g = 0; g < {columns // 32}; ++g) {{", *statements(body, 1), "}"]

@@ -100,7 +100,7 @@ class Streamed(Warpgroups):
     def tiles(self) -> int:
         """Return the tiles of all results."""
         batches, rows, columns = self.product.sizes(self.group)
-        return batches * -(-rows // self.first.width) * -(-columns // self.second.width)
+        return batches * -(-rows // self.tile[0]) * -(-columns // self.tile[1])
 
     @property
     def freeing(self) -> int:

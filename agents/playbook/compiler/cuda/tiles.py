@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from agents.playbook.compiler.cuda import mma, scalar, streamed, turns, wgmma
+from agents.playbook.compiler.cuda import mma, scalar, streamed, turns, twins, wgmma
 from agents.playbook.compiler.cuda.gathers import Gathered
 from agents.playbook.compiler.cuda.operands import THREADS, Layout, Operand
 from agents.playbook.compiler.emission import Emitter, statements
@@ -128,7 +128,8 @@ def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, poi
         arithmetic = arithmetic_of(group, reduction, product, replace(largest, by_maps=False))
     batches, rows, columns = arithmetic.product.sizes(group)
     operands = arithmetic.first, arithmetic.second
-    m, n = (operand.width for operand in operands)
+    widths = tuple(operand.width for operand in operands)
+    m, n = arithmetic.tile if isinstance(arithmetic, wgmma.Warpgroups) else widths
     across, down = -(-columns // n), -(-rows // m)
     origin = [
         f"const int n0 = (int)(blockIdx.x % {across}) * {n};",
@@ -158,6 +159,10 @@ def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, poi
 
 def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Tiles) -> Arithmetic:
     """Return operands in tiles and the units that multiply them."""
+    if isinstance(group, twins.Twin):
+        made = twins.twins_of(group, largest.precision)
+        assert made is not None
+        return made
     if largest.warpgroups:
         own, tiles, resident = _for_warpgroups(product, group, reduction, largest)
         layout = Layout(tiles.k, tiles.precision, tiles.stages, swizzled=True)

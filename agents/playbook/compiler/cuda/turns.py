@@ -101,7 +101,7 @@ class Turns(Streamed):
             f"for (int p = 0; p < {self._parts}; ++p) {{",
             f"    const float (&run)[{count}] = parts[p];",
             f"    const int row = p * {LINES}, column = 0;",
-            *statements(self.results.written_from_registers(self.columns, pointers), 1),
+            *statements(self.results.written_from_registers(self.tile[1], pointers), 1),
             "}",
         ]
         first = "int tile = blockIdx.x + own * gridDim.x, round = 0"

@@ -90,6 +90,11 @@ class Warpgroups:
         return WARPGROUPS // (self.first.width // LINES)
 
     @property
+    def tile(self) -> tuple[int, int]:
+        """Return the rows and columns of a tile of the result."""
+        return self.first.width, self.second.width
+
+    @property
     def columns(self) -> int:
         """Return the columns that one instruction multiplies."""
         return self.second.width // self._beside

@@ -71,7 +71,9 @@ class Cuda:
         return functions, launches, {merged.BLOCKS: merged.TUNABLE} if cooperative else {}
 
     def _kernel(self, part: merged.Part) -> str:
-        maps = [f"const __grid_constant__ CUtensorMap map_{letter}" for letter, _ in zip("ab", part.maps, strict=False)]
+        maps = [
+            f"const __grid_constant__ CUtensorMap map_{letter}" for letter, _ in zip("abc", part.maps, strict=False)
+        ]
         parameters = ", ".join([*maps, self.pointers.parameters([part.group], workspace=part.workspace)])
         bounds = f"{part.threads}, {part.resident}" if part.resident > 1 else f"{part.threads}"
         head = f'extern "C" __global__ void __launch_bounds__({bounds}) {part.name}({parameters}) {{'

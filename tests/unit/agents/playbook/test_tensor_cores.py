@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from agents.playbook import agents
-from agents.playbook.compiler.cuda import relaid, tiles, turns
+from agents.playbook.compiler.cuda import relaid, tiles, turns, twins
 from agents.playbook.ladders import parse
 from agents.playbook.translator import NotApplicable
-from cupilot.domain.kernel import Kernel
+from cupilot.domain.kernel import Kernel, resolve
 from cupilot.domain.problem import NumericsPolicy, ProblemFacts, Target
 from tests.unit.agents.playbook.briefings import briefing
 from tests.unit.agents.playbook.emulation import run_cuda
@@ -159,6 +159,28 @@ def test_warpgroups_that_take_turns_compute_the_reference(
     )
     assert compile_cuda(kernel, facts) == ""
     assert [launch.grid for launch in kernel.plan.launches] == [("1",)]
+    (result,) = run_cuda(kernel, facts, case.inputs, builds)
+    assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[B16] * exact[0].abs().max()
+
+
+@pytest.mark.parametrize("name", ["by_depth", "by_line", "biased"])
+def test_two_products_of_the_same_rows_are_one_launch(name: str, builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twins, "FEWEST_TILES", 1)
+    monkeypatch.setattr(turns, "BLOCKS", 1)
+    case = {
+        "by_depth": _of(lambda x, a, b: F.silu(F.linear(x, a)) * F.linear(x, b), B16, (150, 136), *((96, 136),) * 2),
+        "by_line": _of(lambda x, a, b: torch.tanh(x @ a) + x @ b, B16, (136, 136), *((136, 64),) * 2),
+        "biased": _of(
+            lambda x, a, b, c: F.linear(x, a, c) * F.linear(x, b).relu(), B16, (130, 72), (72, 72), (72, 72), (72,)
+        ),
+    }[name]
+    exact = case.exact()
+    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
+    kernel = agents().translator.translate(
+        briefing(facts, Target.CUDA), parse(f"{_WARPGROUPS}, tma_loads(stages=4): "), (), 0
+    )
+    assert compile_cuda(kernel, facts) == ""
+    assert [len(launch.tensor_maps) for launch in resolve(kernel, facts).launches] == [3]
     (result,) = run_cuda(kernel, facts, case.inputs, builds)
     assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[B16] * exact[0].abs().max()
 
