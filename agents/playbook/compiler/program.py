@@ -10,12 +10,12 @@ from agents.playbook.compiler.cpu import tiling
 from agents.playbook.compiler.cpu.source import source_of
 from agents.playbook.compiler.cpu.tiling import Vectors
 from agents.playbook.compiler.cpu.windows import with_windows
+from agents.playbook.compiler.cuda.joint import with_joint_products
 from agents.playbook.compiler.cuda.launches import render
 from agents.playbook.compiler.cuda.moments import is_side_by_side
 from agents.playbook.compiler.cuda.relaid import with_relaid_factors
 from agents.playbook.compiler.cuda.row_layouts import is_worth
 from agents.playbook.compiler.cuda.tiles import LARGEST_TILE, Tiles
-from agents.playbook.compiler.cuda.twins import with_twins
 from agents.playbook.compiler.fused import with_fused_rows
 from agents.playbook.compiler.groups import Program, cut
 from agents.playbook.compiler.lowering import UNFORESEEN, Unsupported, lowered
@@ -101,7 +101,7 @@ def launched_program(facts: ProblemFacts, target: Target, tiles: Tiling) -> Prog
     if target is Target.CPU:
         return program
     program = with_moments(with_fused_rows(program, is_worth), is_side_by_side)
-    return with_twins(program, tiles.precision) if isinstance(tiles, Tiles) and tiles.by_maps else program
+    return with_joint_products(program, tiles.precision) if isinstance(tiles, Tiles) and tiles.by_maps else program
 
 
 def matrices_of(facts: ProblemFacts, *, online: bool = False) -> Program:

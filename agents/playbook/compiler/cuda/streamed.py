@@ -50,7 +50,7 @@ def matrix_of(operand: Operand) -> Matrix | None:
     lines = [(group.index[axis], group.shape[axis]) for axis in operand.axes]
     inner = list(zip(group.inner, reduction.extents, strict=True))
     line, deep = _stride(place.factors, lines), _stride(place.factors, inner)
-    if line is None or deep is None or place.constant or any(factor < 0 for factor in place.factors.values()):
+    if line is None or deep is None or place.constant < 0 or any(factor < 0 for factor in place.factors.values()):
         return None
     if min(line, deep) != 1 or max(line, deep) % _UNIT or operand.across != (line == 1):
         return None
@@ -64,6 +64,10 @@ def matrix_of(operand: Operand) -> Matrix | None:
         along = next(step for step in (max(line, deep), 1) if factor % step == 0)
         sizes[along] += (batches[index] - 1) * factor // along
         names[along] += f" + i{group.index.index(index)} * {factor // along}"
+    if place.constant:
+        along = next(step for step in (max(line, deep), 1) if place.constant % step == 0)
+        sizes[along] += place.constant // along
+        names[along] += f" + {place.constant // along}"
     if names[deep] and prod(reduction.extents) % operand.layout.depth:
         return None  # a tile's end would lie in the next batch
     return Matrix(load.data, line, deep, sizes[line], sizes[deep], names[line], names[deep])
@@ -192,17 +196,22 @@ class Streamed(Warpgroups):
             "wait(freed + buffer, phase);",
             f"const int k0 = t * {self.first.layout.depth};",
             f"expect(filled + buffer, {size});",
-            *(line for operand in (self.first, self.second) for line in self._asked(operand)),
+            *self.asked_for(),
             self.turned,
         ]
         return [f"for (int t = 0; t < {self.steps}; ++t) {{", *statements(body, 1), "}"]
 
-    def _asked(self, operand: Operand) -> list[str]:
-        """Return the statements that ask for an operand's tile."""
+    def asked_for(self) -> list[str]:
+        """Return the statements that ask for the tiles of both operands."""
+        both = (self.first, self.second)
+        return [line for each in both for line in self._asked(each, f"tile_{each.letter} + buffer * {each.size}")]
+
+    @staticmethod
+    def _asked(operand: Operand, tile: str) -> list[str]:
+        """Return the statements that ask for an operand's tile, to an address."""
         matrix, name = matrix_of(operand), operand.letter
         assert matrix is not None
         line, deep = f"{operand.line}0{matrix.first_line}", f"k0{matrix.first_deep}"
-        tile = f"tile_{name} + buffer * {operand.size}"
         if not operand.across:
             return [f"copy_tile({tile}, map_{name}, {deep}, {line}, filled + buffer);"]
         return [

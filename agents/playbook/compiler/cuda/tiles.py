@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from agents.playbook.compiler.cuda import mma, scalar, streamed, turns, twins, wgmma
+from agents.playbook.compiler.cuda import joint, mma, scalar, streamed, turns, wgmma
 from agents.playbook.compiler.cuda.gathers import Gathered
 from agents.playbook.compiler.cuda.operands import THREADS, Layout, Operand
 from agents.playbook.compiler.emission import Emitter, statements
@@ -159,8 +159,8 @@ def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, poi
 
 def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Tiles) -> Arithmetic:
     """Return operands in tiles and the units that multiply them."""
-    if isinstance(group, twins.Twin):
-        made = twins.twins_of(group, largest.precision)
+    if isinstance(group, joint.Joint):
+        made = joint.joint_turns(group, largest.precision)
         assert made is not None
         return made
     if largest.warpgroups:

@@ -72,7 +72,7 @@ class Cuda:
 
     def _kernel(self, part: merged.Part) -> str:
         maps = [
-            f"const __grid_constant__ CUtensorMap map_{letter}" for letter, _ in zip("abc", part.maps, strict=False)
+            f"const __grid_constant__ CUtensorMap map_{letter}" for letter, _ in zip("abcde", part.maps, strict=False)
         ]
         parameters = ", ".join([*maps, self.pointers.parameters([part.group], workspace=part.workspace)])
         bounds = f"{part.threads}, {part.resident}" if part.resident > 1 else f"{part.threads}"

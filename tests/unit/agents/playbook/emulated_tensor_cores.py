@@ -154,7 +154,7 @@ def emulated(source: str) -> str:
     source = source.replace(mma.COPIES.strip(), _COPIES)
     source = source.replace(wgmma.FUNCTIONS.strip(), _DESCRIBED)
     for precision, columns, transposed in itertools.product(
-        ("half", "bfloat16"), (64, 128, 256), itertools.product((False, True), repeat=2)
+        ("half", "bfloat16"), (64, 96, 128, 256), itertools.product((False, True), repeat=2)
     ):
         text = _WARPGROUP.replace("$ELEMENT", _ELEMENTS[precision].replace("*words", "words"))
         text = text.replace("$NAME", wgmma.function_name(columns, transposed)).replace("$COUNT", str(columns // 2))

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from agents.playbook import agents
-from agents.playbook.compiler.cuda import relaid, tiles, turns, twins
+from agents.playbook.compiler.cuda import joint, relaid, tiles, turns
 from agents.playbook.ladders import parse
 from agents.playbook.translator import NotApplicable
 from cupilot.domain.kernel import Kernel, resolve
@@ -163,9 +163,16 @@ def test_warpgroups_that_take_turns_compute_the_reference(
     assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[B16] * exact[0].abs().max()
 
 
-@pytest.mark.parametrize("name", ["by_depth", "by_line", "biased"])
-def test_two_products_of_the_same_rows_are_one_launch(name: str, builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(twins, "FEWEST_TILES", 1)
+def _projection(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    q, k, v = F.linear(x, weight, bias).view(2, 70, 3, 3, 16).permute(2, 0, 3, 1, 4).unbind(0)
+    return q * 0.5 + k - v
+
+
+@pytest.mark.parametrize(("name", "maps"), [("by_depth", 3), ("by_line", 3), ("biased", 3), ("projection", 4)])
+def test_products_of_the_same_rows_are_one_launch(
+    name: str, maps: int, builds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joint, "FEWEST_TILES", 1)
     monkeypatch.setattr(turns, "BLOCKS", 1)
     case = {
         "by_depth": _of(lambda x, a, b: F.silu(F.linear(x, a)) * F.linear(x, b), B16, (150, 136), *((96, 136),) * 2),
@@ -173,6 +180,7 @@ def test_two_products_of_the_same_rows_are_one_launch(name: str, builds: Path, m
         "biased": _of(
             lambda x, a, b, c: F.linear(x, a, c) * F.linear(x, b).relu(), B16, (130, 72), (72, 72), (72, 72), (72,)
         ),
+        "projection": _of(_projection, B16, (2, 70, 72), (3 * 48, 72), (3 * 48,)),
     }[name]
     exact = case.exact()
     facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
@@ -180,7 +188,7 @@ def test_two_products_of_the_same_rows_are_one_launch(name: str, builds: Path, m
         briefing(facts, Target.CUDA), parse(f"{_WARPGROUPS}, tma_loads(stages=4): "), (), 0
     )
     assert compile_cuda(kernel, facts) == ""
-    assert [len(launch.tensor_maps) for launch in resolve(kernel, facts).launches] == [3]
+    assert [len(launch.tensor_maps) for launch in resolve(kernel, facts).launches] == [maps]
     (result,) = run_cuda(kernel, facts, case.inputs, builds)
     assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[B16] * exact[0].abs().max()
 
