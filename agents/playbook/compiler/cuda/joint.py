@@ -13,9 +13,8 @@ from math import prod
 
 from agents.playbook.compiler.cuda.operands import Layout, Operand
 from agents.playbook.compiler.cuda.results import Results
-from agents.playbook.compiler.cuda.streamed import matrix_of
-from agents.playbook.compiler.cuda.turns import SIDE, Turns
-from agents.playbook.compiler.cuda.wgmma import ROW, stages_of
+from agents.playbook.compiler.cuda.streamed import Streamed, matrix_of
+from agents.playbook.compiler.cuda.wgmma import LINES, ROW, WARPGROUPS, stages_of
 from agents.playbook.compiler.groups import Group, Program, placed
 from agents.playbook.compiler.parameters import Pointers
 from agents.playbook.compiler.products import product_of
@@ -24,12 +23,16 @@ from agents.playbook.compiler.terms import Term, make, rewritten, substituted
 from agents.playbook.ordering import walk
 from cupilot.domain.tensor_map import TensorMap
 
-FEWEST_TILES = 2 * 132
-"""Tiles from which on a launch of all products keeps a card as busy as one of each."""
+FEWEST_TILES = 96
+"""Tiles from which on one launch of all products takes less than one of each."""
 MOST_GROUPS = 4
 """Groups of a program up to which its launches have tensor maps of their own."""
-WIDTHS = {2: 64, 3: 32, 4: 32}
+ROWS = WARPGROUPS * LINES
+"""Rows of a tile."""
+WIDTHS = {2: 128, 3: 64, 4: 64}
 """Columns of a tile, by the number of products."""
+BLOCKS = 132
+"""Multiprocessors of an H100 or H200; on a smaller card some blocks follow others."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,16 @@ class Joint(Group):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JointTurns(Turns):
-    """Sums of several products by warpgroups that take turns."""
+class JointBlock(Streamed):
+    """Sums of several products by warpgroups below each other; a block stays for several tiles."""
 
     seconds: tuple[Operand, ...]
     """Each product's second factor; ``second`` is the tile of all."""
+
+    @property
+    def blocks(self) -> int:
+        """Return the blocks of a launch."""
+        return min(self.tiles, BLOCKS)
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -78,7 +86,7 @@ class JointTurns(Turns):
     @cached_property
     def results(self) -> Results:
         """Return how sums come to the result."""
-        return Results(self.group, self.product, *self.tile, always=True)
+        return Results(self.group, self.product, *self.tile)
 
     def asked_for(self) -> list[str]:
         """Return the statements that ask for the tiles of all factors."""
@@ -92,15 +100,15 @@ class JointTurns(Turns):
         return [self._map(operand, f"{name}_{operand.letter}", pointers) for operand in (self.first, *self.seconds)]
 
 
-def joint_turns(group: Joint, precision: str) -> JointTurns | None:
+def joint_block(group: Joint, precision: str) -> JointBlock | None:
     """Return the tiles of products of matrices that lie as the copy engine brings them; None where they do not."""
     products = [product_of(each) for each in group.each()]
     product, source, width = products[0], group.source, WIDTHS[len(products)]
     assert product is not None
     assert isinstance(source, Reduce)
-    stages = stages_of(SIDE, width * len(products), prod(source.extents))
+    stages = stages_of(ROWS, width * len(products), prod(source.extents))
     layout = Layout(ROW, precision, stages, swizzled=True)
-    first = Operand("a", product.first, tuple(product.rows), SIDE, layout, group, source)
+    first = Operand("a", product.first, tuple(product.rows), ROWS, layout, group, source)
     seconds = tuple(
         Operand(letter, each.second, tuple(product.columns), width, layout, group, source)
         for letter, each in zip("bcde", products, strict=False)
@@ -113,7 +121,7 @@ def joint_turns(group: Joint, precision: str) -> JointTurns | None:
     if len(across) > 1 or (True in across and width % ROW):
         return None
     second = replace(seconds[0], width=width * len(products))
-    made = JointTurns(group, product, first, second, seconds=seconds)
+    made = JointBlock(group, product, first, second, seconds=seconds)
     return made if made.results.from_registers and made.tiles >= FEWEST_TILES else None
 
 
@@ -124,7 +132,7 @@ def with_joint_products(program: Program, precision: str) -> Program:
     for place, group in enumerate(program.groups):
         for other in program.groups[:place]:
             joint = _joint(program, group, other)
-            if joint is not None and joint_turns(joint, precision) is not None:
+            if joint is not None and joint_block(joint, precision) is not None:
                 groups = [joint if each is group else each for each in program.groups if each is not other]
                 return placed(groups, program.names)
     return program

@@ -20,7 +20,6 @@ from agents.playbook.compiler.loops import indices
 from agents.playbook.compiler.packs import UNKNOWN, Packs, width_of
 from agents.playbook.compiler.parameters import Pointers, values
 from agents.playbook.compiler.products import Product, by_row
-from agents.playbook.compiler.shapes_of_work import counted
 from agents.playbook.compiler.tensors import Tensor
 from agents.playbook.compiler.terms import Term, substituted, unravel, variable
 
@@ -32,10 +31,9 @@ PACKS = 2
 
 IN_QUAD = 8
 """Neighbouring sums that each of four threads has in the end."""
-LIGHT = 16
-"""Operations of a result up to which the code for all of a thread's is short."""
 
 QUADS = """
+__device__ __forceinline__ void ask_for(const void* place) { asm volatile("prefetch.global.L2 [%0];" :: "l"(place)); }
 __device__ __forceinline__ void exchange(float (&v)[8]) {  // four threads: pair p of the thread q becomes pair q of p
     #pragma unroll
     for (int s = 1; s < 4; s *= 2) {
@@ -69,8 +67,6 @@ class Results:
     product: Product
     m: int
     n: int
-    always: bool = False
-    """True if results go from registers however much work they take."""
 
     @property
     def _by_row(self) -> bool:
@@ -157,6 +153,28 @@ class Results:
         packs = Packs(index, width, dict.fromkeys(group.sums, UNKNOWN))
         return _Packed(packs, packs.unguarded(targets), stored)
 
+    def asked_for(self, columns: int, pointers: Pointers) -> list[str]:
+        """Return the statements that ask for what a warpgroup's results need beside its sums, before these are made."""
+        found = self._packed
+        assert found is not None
+        ahead = fetched(found.packs, found.targets, PACKS, pointers.of).ahead
+        if not ahead:
+            return []
+        inside = [f"if ({self._inside}) {{", *statements(ahead, 1), "}"]
+        lines = _needed(
+            [*self._of_quad, f"const idx {FIRST} = n;", *indices(self.group, "m", self.product.rows)], inside
+        )
+        body = ["#pragma unroll", f"for (int u = 0; u < {PACKS}; ++u) {{", *statements(lines, 1), "}"]
+        return ["#pragma unroll", f"for (int g = 0; g < {columns // 32}; ++g) {{", *statements(body, 1), "}"]
+
+    @property
+    def _of_quad(self) -> list[str]:
+        """Return the statements that find a thread's pack ``u`` of the columns ``g``."""
+        return [
+            "const int m = m0 + row + warp % 4 * 16 + u * 8 + lane / 4;",
+            f"const int n = n0 + column + g * {4 * IN_QUAD} + lane % 4 * {IN_QUAD};",
+        ]
+
     def _stored(self, found: _Packed, sums: list[str], where: list[str], last: str, pointers: Pointers) -> list[str]:
         """Return the statements that store some packs, whose sums have a text, found by statements for pack ``u``."""
         group, packs = self.group, found.packs
@@ -178,21 +196,13 @@ class Results:
 
     @property
     def from_registers(self) -> bool:
-        """Return whether results go to memory from the registers of a warpgroup: little work in packs along rows."""
-        found = self._packed
-        if found is None or not self._by_row or IN_QUAD % found.packs.width:
-            return False
-        return self.always or counted([target.value for target in self.group.targets]) <= LIGHT
+        """Return whether results go to memory from the registers of a warpgroup: of 16 bits, in packs along rows."""
+        return self._packed is not None and self._by_row and self._packed.packs.width == IN_QUAD
 
     def written_from_registers(self, columns: int, pointers: Pointers) -> list[str]:
         """Return the statements that store a warpgroup's sums ``run``: 64 rows, so many columns of each product."""
         found = self._packed
         assert found is not None
-        width = found.packs.width
-        where = [
-            "const int m = m0 + row + warp % 4 * 16 + u * 8 + lane / 4;",
-            f"const int n = n0 + column + g * {4 * IN_QUAD} + lane % 4 * {IN_QUAD} + c;",
-        ]
         taken = [f"v{s}" for s in range(len(self.group.sums))]
         body = [
             *(f"float {name}[{PACKS}][{IN_QUAD}];" for name in taken),
@@ -205,10 +215,7 @@ class Results:
             "    }",
             *(f"    exchange({name}[u]);" for name in taken),
             "}",
-            "#pragma unroll",
-            f"for (int c = 0; c < {IN_QUAD}; c += {width}) {{",
-            *statements(self._stored(found, [f"{name}[u][c + k]" for name in taken], where, "", pointers), 1),
-            "}",
+            *self._stored(found, [f"{name}[u][k]" for name in taken], self._of_quad, "", pointers),
         ]
         return ["#pragma unroll", f"for (int g = 0; g < {columns // 32}; ++g) {{", *statements(body, 1), "}"]
 

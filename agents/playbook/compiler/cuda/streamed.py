@@ -107,14 +107,9 @@ class Streamed(Warpgroups):
         return batches * -(-rows // self.tile[0]) * -(-columns // self.tile[1])
 
     @property
-    def freeing(self) -> int:
-        """Return the warps that read each tile."""
-        return WARPS
-
-    @property
     def shared_bytes(self) -> int:
-        """Return the dynamic shared memory of a block: tiles, later sums in their place, two barriers a stage, two."""
-        return super().shared_bytes + (self.first.layout.stages + 1) * 16
+        """Return the dynamic shared memory of a block: tiles, later sums in their place, and two barriers a stage."""
+        return super().shared_bytes + self.first.layout.stages * 16
 
     def functions(self) -> list[str]:
         """Return the device functions that the statements call."""
@@ -135,17 +130,12 @@ class Streamed(Warpgroups):
             f"if (threadIdx.x == {THREADS}) {{",
             f"    for (int s = 0; s < {stages}; ++s) {{",
             "        init(filled + s, 1);",
-            f"        init(freed + s, {self.freeing});",
+            f"        init(freed + s, {WARPS});",
             "    }",
-            *statements(self.more_barriers(), 1),
             '    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
             "}",
             "__syncthreads();",
         ]
-
-    def more_barriers(self) -> list[str]:
-        """Return the statements that initialise barriers behind those of the stages."""
-        return []
 
     @property
     def steps(self) -> int:
@@ -154,20 +144,38 @@ class Streamed(Warpgroups):
 
     def block(self, origin: list[str], pointers: Pointers) -> list[str]:
         """Return the statements of a block, whose first row and column and batch some statements find."""
-        stages = self.first.layout.stages
-        last = f"buffer == 0 ? {stages - 1} : buffer - 1" if self.under_way else "buffer"
+        asked, found = [*origin, *self.asked()], [*origin, *self._found(pointers)]
+        if self.blocks < self.tiles:
+            head = f"for (int tile = blockIdx.x; tile < {self.tiles}; tile += gridDim.x) {{"
+            asked, found = (
+                [head, *statements([line.replace("blockIdx.x", "tile") for line in lines], 1), "}"]
+                for lines in (asked, found)
+            )
         return [
-            *origin,
             *self.memory(),
             f"if (warp == {WARPS}) {{",
             "    if (lane != 0) return;",
             "    int buffer = 0, phase = 1;",
-            *statements(self.asked(), 1),
+            *statements(asked, 1),
             "    return;",
             "}",
             *self.sums(),
             *self.multiply(),
             "int buffer = 0, phase = 0;",
+            *found,
+        ]
+
+    def _found(self, pointers: Pointers) -> list[str]:
+        """Return the statements that compute and write the results of a tile."""
+        stages, again = self.first.layout.stages, self.blocks < self.tiles
+        last = f"buffer == 0 ? {stages - 1} : buffer - 1" if self.under_way else "buffer"
+        begun = ["#pragma unroll", f"for (int e = 0; e < {self.columns // 2}; ++e) run[e] = 0;"]
+        left = f"if (lane == 0) arrive(freed + (buffer == 0 ? {stages - 1} : buffer - 1), 0);"
+        ahead = self.results.asked_for(self.own_columns, pointers) if self.results.from_registers else []
+        return [
+            *ahead,
+            *(begun if again else []),
+            *(["#pragma unroll 1"] if again else []),
             f"for (int t = 0; t < {self.steps}; ++t) {{",
             "    wait(filled + buffer, phase);",
             "    multiply(buffer);",
@@ -176,6 +184,7 @@ class Streamed(Warpgroups):
             f"    {self.turned}",
             "}",
             *self.ended(),
+            *([left] if again and self.under_way else []),
             *([] if self.results.from_registers else ["__syncthreads();"]),
             *self.written(pointers),
         ]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from agents.playbook.compiler.cuda import joint, mma, scalar, streamed, turns, wgmma
+from agents.playbook.compiler.cuda import joint, mma, scalar, streamed, wgmma
 from agents.playbook.compiler.cuda.gathers import Gathered
 from agents.playbook.compiler.cuda.operands import THREADS, Layout, Operand
 from agents.playbook.compiler.emission import Emitter, statements
@@ -160,7 +160,7 @@ def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, poi
 def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Tiles) -> Arithmetic:
     """Return operands in tiles and the units that multiply them."""
     if isinstance(group, joint.Joint):
-        made = joint.joint_turns(group, largest.precision)
+        made = joint.joint_block(group, largest.precision)
         assert made is not None
         return made
     if largest.warpgroups:
@@ -170,7 +170,7 @@ def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Ti
         second = Operand("b", own.second, tuple(own.columns), tiles.n, layout, group, reduction)
         if wgmma.fits(first, second):
             if largest.by_maps and streamed.fits(first, second):
-                return turns.chosen(streamed.Streamed(group, own, first, second, resident))
+                return streamed.Streamed(group, own, first, second, resident)
             return wgmma.Warpgroups(group, own, first, second, resident)
         largest = replace(largest, m=min(largest.m, LARGEST_TILE), n=min(largest.n, LARGEST_TILE), k=_WARPS_DEPTH)
     if not largest.precision:

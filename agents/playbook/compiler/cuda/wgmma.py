@@ -100,6 +100,11 @@ class Warpgroups:
         return self.second.width // self._beside
 
     @property
+    def own_columns(self) -> int:
+        """Return the columns of the result that a warpgroup has: fewer where there are sums of several products."""
+        return self.columns // len(self.group.sums)
+
+    @property
     def transposed(self) -> tuple[bool, bool]:
         """Return which operands' rows in shared memory hold neighbouring lines."""
         return self.first.across, self.second.across
@@ -132,12 +137,6 @@ class Warpgroups:
             "unsigned short* const tile_a = reinterpret_cast<unsigned short*>(pool);",
             f"unsigned short* const tile_b = tile_a + {self.first.layout.stages * self.first.size};",
             "const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;",
-            *self.place(),
-        ]
-
-    def place(self) -> list[str]:
-        """Return the declarations of a warpgroup's first row and column in a tile."""
-        return [
             f"const int row = warp / 4 / {self._beside} * {LINES};",
             f"const int column = warp / 4 % {self._beside} * {self.columns};",
         ]
@@ -177,7 +176,7 @@ class Warpgroups:
     def written(self, pointers: Pointers) -> list[str]:
         """Return the statements that write the results, from registers or through shared memory."""
         if self.results.from_registers:
-            return self.results.written_from_registers(self.columns, pointers)
+            return self.results.written_from_registers(self.own_columns, pointers)
         place = self.results.place("row + warp % 4 * 16 + lane / 4 + e % 4 / 2 * 8",
                                    "column + e / 4 * 8 + lane % 4 * 2 + e % 2")  # fmt: skip
         return [

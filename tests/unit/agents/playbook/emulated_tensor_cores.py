@@ -154,7 +154,7 @@ def emulated(source: str) -> str:
     source = source.replace(mma.COPIES.strip(), _COPIES)
     source = source.replace(wgmma.FUNCTIONS.strip(), _DESCRIBED)
     for precision, columns, transposed in itertools.product(
-        ("half", "bfloat16"), (64, 96, 128, 256), itertools.product((False, True), repeat=2)
+        ("half", "bfloat16"), (64, 128, 192, 256), itertools.product((False, True), repeat=2)
     ):
         text = _WARPGROUP.replace("$ELEMENT", _ELEMENTS[precision].replace("*words", "words"))
         text = text.replace("$NAME", wgmma.function_name(columns, transposed)).replace("$COUNT", str(columns // 2))
@@ -163,6 +163,7 @@ def emulated(source: str) -> str:
     source = source.replace(tensor_copies.BARRIERS.strip(), _TENSOR_COPIES)
     for text in (tensor_copies.ARRIVE_ALONE, tensor_copies.copy_function("copy_tile", 2, 1)):
         source = source.replace(text.strip(), "")
+    source = source.replace('asm volatile("prefetch.global.L2 [%0];" :: "l"(place));', "")
     source = re.sub(_WAITS_OF_WARPS, "__syncwarp();", source)
     source = re.sub(_WAITS, "", source)
     return re.sub(_POOL, "static unsigned char pool[1 << 18] __attribute__((aligned(1024)));", source)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from agents.playbook import agents
-from agents.playbook.compiler.cuda import joint, relaid, tiles, turns
+from agents.playbook.compiler.cuda import joint, relaid
 from agents.playbook.ladders import parse
 from agents.playbook.translator import NotApplicable
 from cupilot.domain.kernel import Kernel, resolve
@@ -142,27 +142,6 @@ def test_tiles_that_tensor_maps_describe_hold_what_is_copied(name: str, builds: 
     assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[dtype] * exact[0].abs().max()
 
 
-@pytest.mark.parametrize("name", ["by_depth", "by_line"])
-def test_warpgroups_that_take_turns_compute_the_reference(
-    name: str, builds: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tiles, "ENOUGH_BLOCKS", 1)
-    monkeypatch.setattr(turns, "BLOCKS", 1)
-    case = {
-        "by_depth": _of(lambda x, w: F.relu(F.linear(x, w)), B16, (250, 200), (384, 200)),
-        "by_line": _of(lambda a, b: a.T @ b, B16, (136, 128), (136, 384)),
-    }[name]
-    exact = case.exact()
-    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
-    kernel = agents().translator.translate(
-        briefing(facts, Target.CUDA), parse(f"{_WARPGROUPS}, tma_loads(stages=4): "), (), 0
-    )
-    assert compile_cuda(kernel, facts) == ""
-    assert [launch.grid for launch in kernel.plan.launches] == [("1",)]
-    (result,) = run_cuda(kernel, facts, case.inputs, builds)
-    assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[B16] * exact[0].abs().max()
-
-
 def _projection(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     q, k, v = F.linear(x, weight, bias).view(2, 70, 3, 3, 16).permute(2, 0, 3, 1, 4).unbind(0)
     return q * 0.5 + k - v
@@ -173,7 +152,7 @@ def test_products_of_the_same_rows_are_one_launch(
     name: str, maps: int, builds: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(joint, "FEWEST_TILES", 1)
-    monkeypatch.setattr(turns, "BLOCKS", 1)
+    monkeypatch.setattr(joint, "BLOCKS", 1)
     case = {
         "by_depth": _of(lambda x, a, b: F.silu(F.linear(x, a)) * F.linear(x, b), B16, (150, 136), *((96, 136),) * 2),
         "by_line": _of(lambda x, a, b: torch.tanh(x @ a) + x @ b, B16, (136, 136), *((136, 64),) * 2),
