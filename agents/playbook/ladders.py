@@ -179,6 +179,10 @@ _MATMUL_CPU = (
 )
 _LAUNCHES_CUDA = (
     "shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision=bfloat16), warpgroup_mma, "
+    "tma_loads(stages=4), online_softmax: attention in one launch, other products over tensor maps",
+    "shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision=half), warpgroup_mma, "
+    "tma_loads(stages=4), online_softmax: the same for float16",
+    "shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision=bfloat16), warpgroup_mma, "
     "async_copy(stages=4), online_softmax: attention in one launch, other products by warpgroups",
     "shared_tiling(tile_m=128, tile_n=256, tile_k=64), tensor_cores(precision=half), warpgroup_mma, "
     "async_copy(stages=4), online_softmax: the same for float16",

@@ -41,7 +41,7 @@ ATTENTION = 0.35
 """Share of the scalar peak that attention reaches."""
 ROWS, WINDOWS = 0.35, 0.35
 """Shares that several reductions of rows reach in one launch, and reductions over windows."""
-TENSOR, WARPGROUPS, STREAMED = 0.2, 0.5, 0.6
+TENSOR, WARPGROUPS, STREAMED = 0.2, 0.5, 0.7
 """Shares of its matrix units' peak that products reach: by warps, by warpgroups, and by these over tensor maps."""
 VECTORS = 0.1
 """Share of a CPU's peak that its nests reach."""
@@ -87,10 +87,11 @@ def _group(group: Group, rates: Rates, tiles: Tiling) -> tuple[float, float]:
     arithmetic = arithmetic_of(group, group.source, product, tiles)
     batches, rows, columns = arithmetic.product.sizes(group)
     m, n = arithmetic.first.width, arithmetic.second.width
+    ratio, terms = m * n / (m + n) / 16, terms * len(group.sums)
+    n //= len(group.sums)
     down, across = ceil(rows / m), ceil(columns / n)
     blocks = batches * down * across
     edges = down * m * across * n / (rows * columns)
-    ratio = m * n / (m + n) / 16
     busy = blocks / rates.units / ceil(blocks / rates.units)
     if isinstance(arithmetic, Scalar):
         rate = rates.scalar * _on_scalar_units(arithmetic, terms) * busy

@@ -7,6 +7,7 @@ Tensors of float32 are rounded on the way, as they would be on the way to shared
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from agents.playbook.compiler.cuda.operands import HELD
@@ -17,6 +18,7 @@ from agents.playbook.compiler.products import Product, bare, packed, product_of
 from agents.playbook.compiler.shapes_of_work import depends
 from agents.playbook.compiler.tensors import Reduce, Tensor, as_stored, variables
 from agents.playbook.compiler.terms import Term, compare, const, guarded, make, number, substituted, variable
+from agents.playbook.ordering import walk
 from cupilot.domain.kernel import MAX_WORKSPACE_BYTES
 
 PACK = 8
@@ -37,8 +39,29 @@ def with_relaid_factors(program: Program, tiles: Tiles) -> Program:
         groups += [group] if made is None else made
     if len(groups) == len(program.groups):
         return program
-    relaid = placed(groups, program.names)
+    relaid = placed(_stored_where_summed(groups, set(stored.values()), program.names), program.names)
     return relaid if relaid.workspace_bytes <= MAX_WORKSPACE_BYTES else program
+
+
+def _stored_where_summed(groups: list[Group], stored: set[Tensor], names: Mapping[Tensor, str]) -> list[Group]:
+    """Return the groups with sums stored as products read them where they are made, if nothing else reads them."""
+    found = list(groups)
+    for copy in groups:
+        (target, *more), loads = copy.targets, copy.loads()
+        if target.tensor not in stored or more or len(loads) != 1:
+            continue
+        source = next((each for each in found if [item.tensor for item in each.targets] == loads), None)
+        if source is None or not isinstance(source.source, Reduce) or loads[0] in names:
+            continue
+        readers = [each for each in found if loads[0] in each.loads()]
+        if readers != [copy] or source.index != copy.index:
+            continue
+        (summed,) = source.targets
+        (value,) = substituted([target.value], {loads[0].at(copy.index): summed.value})
+        if summed.inside is None and not summed.place and all(term.data is not loads[0] for term in walk([value])):
+            whole = replace(source, targets=(replace(target, value=value),))
+            found = [whole if each is source else each for each in found if each is not copy]
+    return found
 
 
 def _relaid(

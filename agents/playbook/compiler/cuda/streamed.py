@@ -37,7 +37,7 @@ class Matrix:
     """Lines and depth of all batches, which lie in one matrix."""
     first_line: str
     first_deep: str
-    """Where a batch begins in it, as what is added to a line's number and to a place in depth."""
+    """Beginning of a batch in it, as what is added to a line's number and to a place in depth."""
 
 
 def matrix_of(operand: Operand) -> Matrix | None:

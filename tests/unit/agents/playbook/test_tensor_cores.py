@@ -142,6 +142,18 @@ def test_tiles_that_tensor_maps_describe_hold_what_is_copied(name: str, builds: 
     assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[dtype] * exact[0].abs().max()
 
 
+def test_a_sum_that_is_a_factor_is_rounded_where_it_is_made(builds: Path) -> None:
+    case = _of(lambda x, a, b: F.linear(F.linear(x, a), b), B16, (70, 136), (16, 136), (64, 16))
+    exact = case.exact()
+    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
+    text = f"{_WARPGROUPS}, async_copy(stages=4): "
+    kernel = agents().translator.translate(briefing(facts, Target.CUDA), parse(text), (), 0)
+    assert compile_cuda(kernel, facts) == ""
+    assert len(kernel.plan.launches) == 2
+    (result,) = run_cuda(kernel, facts, case.inputs, builds)
+    assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[B16] * exact[0].abs().max()
+
+
 def _projection(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     q, k, v = F.linear(x, weight, bias).view(2, 70, 3, 3, 16).permute(2, 0, 3, 1, 4).unbind(0)
     return q * 0.5 + k - v
