@@ -24,8 +24,6 @@ class Fetched:
     """Fill the items ``u``; the index of the first element is ``base``."""
     names: dict[Term, str]
     """Of wide loads and of what is the same for the whole pack."""
-    ahead: list[str]
-    """Ask for what wide loads without conditions will read, long before it is needed."""
 
 
 def fetched(
@@ -48,7 +46,7 @@ def fetched(
     guards = [load.args[len(load.data.shape) :] for load in wide]
     texts = emitter.emit(*still, *places, *(guard for item in guards for guard in item))
     conditions = iter(texts[len(still) + len(wide) :])
-    declared, filled, ahead, names = list[str](), list[str](), list[str](), dict[Term, str]()
+    declared, filled, names = list[str](), list[str](), dict[Term, str]()
     for term, text in zip(still, texts, strict=False):
         name = f"{prefix}h{len(declared)}"
         declared.append(f"{TYPES[term.dtype]} {name}[{count}];")
@@ -59,9 +57,8 @@ def fetched(
         declared.append(f"pack<{kind}> {name}[{count}];")
         fetch = f"{name}[u] = ::fetch<{packs.width}>({pointer(load.data)} + {text});"
         filled += [f"{name}[u] = {{}};", f"if ({next(conditions)}) {fetch}"] if guard else [fetch]
-        ahead += [] if guard else [f"ask_for({pointer(load.data)} + {text});"]
         names[load] = f"ld({name}[u].items, k)"
-    return Fetched(declared, [*emitter.lines, *filled], names, [*emitter.lines, *ahead] if ahead else [])
+    return Fetched(declared, [*emitter.lines, *filled], names)
 
 
 def _needed(packs: Packs, roots: Sequence[Term], known: Mapping[Term, str]) -> tuple[list[Term], list[Term]]:

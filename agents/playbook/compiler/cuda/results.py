@@ -33,7 +33,6 @@ IN_QUAD = 8
 """Neighbouring sums that each of four threads has in the end."""
 
 QUADS = """
-__device__ __forceinline__ void ask_for(const void* place) { asm volatile("prefetch.global.L2 [%0];" :: "l"(place)); }
 __device__ __forceinline__ void exchange(float (&v)[8]) {  // four threads: pair p of the thread q becomes pair q of p
     #pragma unroll
     for (int s = 1; s < 4; s *= 2) {
@@ -152,20 +151,6 @@ class Results:
             return None
         packs = Packs(index, width, dict.fromkeys(group.sums, UNKNOWN))
         return _Packed(packs, packs.unguarded(targets), stored)
-
-    def asked_for(self, columns: int, pointers: Pointers) -> list[str]:
-        """Return the statements that ask for what a warpgroup's results need beside its sums, before these are made."""
-        found = self._packed
-        assert found is not None
-        ahead = fetched(found.packs, found.targets, PACKS, pointers.of).ahead
-        if not ahead:
-            return []
-        inside = [f"if ({self._inside}) {{", *statements(ahead, 1), "}"]
-        lines = _needed(
-            [*self._of_quad, f"const idx {FIRST} = n;", *indices(self.group, "m", self.product.rows)], inside
-        )
-        body = ["#pragma unroll", f"for (int u = 0; u < {PACKS}; ++u) {{", *statements(lines, 1), "}"]
-        return ["#pragma unroll", f"for (int g = 0; g < {columns // 32}; ++g) {{", *statements(body, 1), "}"]
 
     @property
     def _of_quad(self) -> list[str]:

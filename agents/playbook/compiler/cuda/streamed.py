@@ -171,9 +171,7 @@ class Streamed(Warpgroups):
         last = f"buffer == 0 ? {stages - 1} : buffer - 1" if self.under_way else "buffer"
         begun = ["#pragma unroll", f"for (int e = 0; e < {self.columns // 2}; ++e) run[e] = 0;"]
         left = f"if (lane == 0) arrive(freed + (buffer == 0 ? {stages - 1} : buffer - 1), 0);"
-        ahead = self.results.asked_for(self.own_columns, pointers) if self.results.from_registers else []
         return [
-            *ahead,
             *(begun if again else []),
             *(["#pragma unroll 1"] if again else []),
             f"for (int t = 0; t < {self.steps}; ++t) {{",

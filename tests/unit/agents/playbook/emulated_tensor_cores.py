@@ -163,7 +163,6 @@ def emulated(source: str) -> str:
     source = source.replace(tensor_copies.BARRIERS.strip(), _TENSOR_COPIES)
     for text in (tensor_copies.ARRIVE_ALONE, tensor_copies.copy_function("copy_tile", 2, 1)):
         source = source.replace(text.strip(), "")
-    source = source.replace('asm volatile("prefetch.global.L2 [%0];" :: "l"(place));', "")
     source = re.sub(_WAITS_OF_WARPS, "__syncwarp();", source)
     source = re.sub(_WAITS, "", source)
     return re.sub(_POOL, "static unsigned char pool[1 << 18] __attribute__((aligned(1024)));", source)
