@@ -125,7 +125,7 @@ def _tensor_maps(case: Case) -> str | None:
         return "of products, only those by warpgroups are written with tensor maps"
     made = [each for each in _arithmetic(case, tiles) if isinstance(each, Streamed)]
     if not made:
-        return "no product is of two matrices with rows on 16-byte boundaries"
+        return "no product is of two matrices with rows on 16-byte boundaries, and used as a whole"
     needed, limit = max(each.shared_bytes for each in made), case.device.shared_bytes_per_block
     return f"the tiles need {needed} bytes of shared memory, a block has {limit}" if needed > limit else None
 

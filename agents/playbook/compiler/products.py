@@ -97,9 +97,10 @@ def condition_of_use(group: Group) -> Term | None:
     """Return the condition on an element's index under which its sum is used at all; None where it always is."""
     found = set[Term]()
     for target in group.targets:
-        if target.value.op != "where":
+        value = target.value.args[0] if target.value.op == "round" else target.value
+        if value.op != "where":
             return None
-        condition, _, other = target.value.args
+        condition, _, other = value.args
         fixed = all(term.op not in ("load", "accumulated") for term in walk([condition]))
         if not fixed or any(term is group.accumulated for term in walk([other])):
             return None

@@ -175,7 +175,7 @@ def arithmetic_of(group: Group, reduction: Reduce, product: Product, largest: Ti
         first = Operand("a", own.first, tuple(own.rows), tiles.m, layout, group, reduction)
         second = Operand("b", own.second, tuple(own.columns), tiles.n, layout, group, reduction)
         if wgmma.fits(first, second):
-            if largest.by_maps and streamed.fits(first, second):
+            if largest.by_maps and condition_of_use(group) is None and streamed.fits(first, second):
                 return streamed.Streamed(group, own, first, second, resident)
             return wgmma.Warpgroups(group, own, first, second, resident)
         largest = replace(largest, m=min(largest.m, LARGEST_TILE), n=min(largest.n, LARGEST_TILE), k=_WARPS_DEPTH)

@@ -154,6 +154,19 @@ def test_a_sum_that_is_a_factor_is_rounded_where_it_is_made(builds: Path) -> Non
     assert (result.double() - exact[0]).abs().max() <= 2 * ERROR[B16] * exact[0].abs().max()
 
 
+def test_products_skip_tiles_that_nothing_uses(builds: Path) -> None:
+    case = _of(lambda a, b: torch.tril(a @ b.T), B16, (130, 64), (136, 64))
+    (exact,) = case.exact()
+    facts, _ = trace(case.function, case.inputs, policy=NumericsPolicy.HALF)
+    about, translator = briefing(facts, Target.CUDA), agents().translator
+    with pytest.raises(NotApplicable, match="used as a whole"):
+        translator.translate(about, parse(f"{_WARPGROUPS}, tma_loads(stages=4): "), (), 0)
+    kernel = translator.translate(about, parse(f"{_WARPGROUPS}, async_copy(stages=4): "), (), 0)
+    assert "__syncthreads_or" in kernel.source
+    (result,) = run_cuda(kernel, facts, case.inputs, builds)
+    assert (result.double() - exact).abs().max() <= 2 * ERROR[B16] * exact.abs().max()
+
+
 def _projection(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     q, k, v = F.linear(x, weight, bias).view(2, 70, 3, 3, 16).permute(2, 0, 3, 1, 4).unbind(0)
     return q * 0.5 + k - v
