@@ -28,8 +28,6 @@ LARGEST_TILE = 128
 """Rows or columns of a tile whose sums fit the registers."""
 ENOUGH_BLOCKS = 128
 """Blocks that keep a card busy: smaller tiles are taken where there would be fewer."""
-MANY_TILES, BAND = 256, 8
-"""Tiles that a card computes in several turns, and the rows of tiles that follow each other down before across."""
 _WARPS_DEPTH = 32
 """Depth of tiles for warps, where operands do not lie as warpgroups read them."""
 
@@ -133,13 +131,9 @@ def tiled(group: Group, reduction: Reduce, product: Product, largest: Tiles, poi
     widths = tuple(operand.width for operand in operands)
     m, n = arithmetic.tile if isinstance(arithmetic, wgmma.Warpgroups) else widths
     across, down = -(-columns // n), -(-rows // m)
-    beside, below = f"blockIdx.x % {across}", f"blockIdx.x / {across} % {down}"
-    if isinstance(arithmetic, streamed.Streamed) and across * down >= MANY_TILES and down % BAND == 0:
-        beside, below = f"blockIdx.x / {BAND} % {across}", (
-            f"blockIdx.x / {BAND * across} % {down // BAND} * {BAND} + blockIdx.x % {BAND}")  # fmt: skip
     origin = [
-        f"const int n0 = (int)({beside}) * {n};",
-        f"const int m0 = (int)({below}) * {m};",
+        f"const int n0 = (int)(blockIdx.x % {across}) * {n};",
+        f"const int m0 = (int)(blockIdx.x / {across} % {down}) * {m};",
         *([f"const long long o = blockIdx.x / {across * down};"] if batches > 1 else []),
         *indices(group, "o", product.batch),
     ]
