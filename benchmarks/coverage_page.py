@@ -43,14 +43,15 @@ the problem's small size, and compiled for sm_90a ([record](../benchmarks/result
   [results](results.md).
 
 All of these were also timed on an H200 beside PyTorch eager, without a judge
-([record](../benchmarks/results/h200_strategy_times.json), `python -m benchmarks.strategy_times`): the column "timed".
+([record](../benchmarks/results/h200_strategy_times.json), `python -m benchmarks.strategy_times`; rows of an earlier
+commit name it): the column "timed".
 
 {covered} of {total} problems have kernels for both targets under every policy. {judged} were judged on `cpu`, and the
 kernels of {held} were audited or better. In half precision (`softmax_bfloat16`, `softmax_float16`), {half} of
 {halves} have such kernels.{refused} Templates take tensors of 16 bits on `cuda`, but for
 products of matrices; all else of such problems is the compiler's.
 
-On the H200 the first kernels of {cards} were audited or better, {newest} of them at the commit at which all were timed.
+On the H200 the first kernels of {cards} were audited or better.
 In these times the geometric mean over eager is {level1}x for level 1 and {suites}x for the others. Slower than eager,
 by more than a twentieth, are
 {slower}.
@@ -88,7 +89,6 @@ def page() -> str:
         held=sum(row["verdict"] in _COUNTING for row in judged.values()),
         columns=f"| {' | '.join(_COLUMNS)} |",
         rule=f"|{'---|' * len(_COLUMNS)}",
-        newest=sum(timed["commit"].startswith(row["commit"]) for row in on_cards),
         **_on_cards(list(cards.values())),
         **_timed(times, {row["problem"] for row in rows if row["suite"] == "level1"}),
     )

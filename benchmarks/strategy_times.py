@@ -105,13 +105,22 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _merged(parts: Sequence[Path], machine: str) -> dict[str, Any]:
-    """Return one record of all parts' problems, without what each took."""
+    """Return one record of all parts' problems, without what each took; rows of other commits than the last name them.
+
+    Of a problem in several parts, the last that was timed is kept.
+    """
     found = [json.loads(path.read_text(encoding="utf-8")) for path in parts]
-    rows = {name: row for part in found for name, row in part["problems"].items()}
-    kept = {name: {key: value for key, value in row.items() if key != "seconds"} for name, row in rows.items()}
+    commit, kept = found[-1]["commit"], dict[str, Any]()
+    for part in found:
+        for name, row in part["problems"].items():
+            if name in kept and "strategies" not in row:
+                continue
+            kept[name] = {key: value for key, value in row.items() if key != "seconds"}
+            if part["commit"] != commit:
+                kept[name]["commit"] = row.get("commit", part["commit"])
     return {
-        "command": "; ".join(part["command"] for part in found),
-        "commit": "; ".join(sorted({part["commit"] for part in found})),
+        "command": "; ".join(dict.fromkeys(part["command"] for part in found)),
+        "commit": commit,
         "machine": machine or found[-1]["machine"],
         "begun": min(part["begun"] for part in found),
         "problems": kept,

@@ -51,3 +51,16 @@ def test_records_of_several_runs_become_one(tmp_path: Path) -> None:
         "gelu": {"eager_us": 2.0, "strategies": []},
     }
     assert (record["command"], record["commit"], record["machine"]) == ("run relu; run gelu", "a" * 40, "a card")
+
+
+def test_rows_of_an_earlier_commit_name_it_and_give_way_to_newer_ones(tmp_path: Path) -> None:
+    stamp = {"machine": "a machine", "begun": "2026-01-01T00:00:00+00:00", "command": "run"}
+    old, new = ({"eager_us": time, "strategies": []} for time in (1.0, 2.0))
+    first, second, out = (tmp_path / name for name in ("first.json", "second.json", "one.json"))
+    first.write_text(json.dumps({**stamp, "commit": "a" * 40, "problems": {"relu": old, "gelu": old, "tanh": old}}))
+    ended = {"failure": "the process ended"}
+    second.write_text(json.dumps({**stamp, "commit": "b" * 40, "problems": {"relu": new, "tanh": ended}}))
+    assert strategy_times.main(["--merge", str(first), str(second), "--out", str(out)]) == 0
+    record = json.loads(out.read_text())
+    assert record["commit"] == "b" * 40
+    assert record["problems"] == {"relu": new, "gelu": old | {"commit": "a" * 40}, "tanh": old | {"commit": "a" * 40}}

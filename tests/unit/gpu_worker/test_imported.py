@@ -71,7 +71,13 @@ class Memory:
     def map(self, handle: dict[str, Any], descriptors: Sequence[int]) -> torch.Tensor:  # noqa: ARG002
         return self.bytes
 
-    def settle(self) -> None:
+    def begin(self) -> None:
+        pass
+
+    def end(self) -> float:
+        return 0.1
+
+    def touch(self) -> None:
         pass
 
     def apply(self, policy: str) -> None:

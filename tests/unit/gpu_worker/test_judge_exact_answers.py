@@ -28,8 +28,9 @@ def _no_gradients() -> Iterator[None]:
         yield
 
 
-MIXED = "torch.tanh(torch.tanh(x @ w) @ w) @ torch.ones(64, 64, dtype=torch.float32).tril()"
-"""Raises in float64, since it multiplies that by float32."""
+ONES = "torch.full((64, 64), 0x3F800000, dtype=torch.int32).view(torch.float32)"
+MIXED = f"torch.tanh(torch.tanh(x @ w) @ w) @ {ONES}.tril()"
+"""Raises in float64, since it multiplies that by float32, and cannot do without: it names the bits."""
 
 
 def test_what_stands_in_for_float64_is_float32_under_every_policy() -> None:
