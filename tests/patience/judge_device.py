@@ -20,7 +20,7 @@ class PatientJudgeDevice(CpuJudgeDevice):
         super().__init__(**options)
         blocks.LATE_SECONDS = math.inf
 
-    def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:  # noqa: ARG002
+    def kernel_seconds(self, host: float, runner: float, launches: int, overhead: float = 0.0) -> float | None:  # noqa: ARG002
         return host
 
 
