@@ -75,8 +75,7 @@ def page() -> str:
     record = records.read("coverage")
     rows, half = record["problems"], record["half_types"]
     judged = {row["problem"]: row for row in records.read("judged_coverage")["problems"]}
-    on_cards = records.read("h200_judged_coverage")["problems"]
-    cards = {row["problem"].removesuffix("_bfloat16"): row for row in on_cards}
+    cards = {row["problem"].removesuffix("_bfloat16"): row for row in records.read("h200_judged_coverage")["problems"]}
     timed = records.read("h200_strategy_times")
     times = {name.removesuffix("_bfloat16"): _times_eager(row) for name, row in timed["problems"].items()}
     head = _HEAD.format(

@@ -25,6 +25,9 @@ MOST_BYTES = 50 * 1024
 _WIDTH = 500
 """Characters of a line; what is longer is broken into its parts."""
 _DIGITS = 7
+_SPARSE = 1.4
+"""Cells of a nested column over those with a value, up to which it is one."""
+_TABLE = {"same", "columns", "rows"}
 
 
 def stamp() -> dict[str, Any]:
@@ -97,11 +100,6 @@ def _table(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     varying = [{key: value for key, value in row.items() if key not in same} for row in rows]
     columns = _columns(varying)
     return {"same": same, "columns": columns, "rows": [_cells(row, columns) for row in varying]}
-
-
-_SPARSE = 1.4
-"""Cells of a nested column over those with a value, up to which it is one."""
-_TABLE = {"same", "columns", "rows"}
 
 
 def _equal(row: dict[str, Any], key: str, value: Any) -> bool:

@@ -23,7 +23,7 @@ _POINTWISE_CUDA = (
 _HALF_POINTWISE_CUDA = ("vector_loads(width=4), fast_exp: rounding to 16 bits hides what approximate functions lose",)
 _ROWS_CUDA = (
     "team_rows(share=96), online_softmax, hoisted_division: "
-    "long rows of any length, read once by teams of blocks, the next row before the blocks have met for this one",
+    "long rows of any length, read once by teams of blocks, the next row before the team has reduced this one",
     "team_rows(share=96), online_softmax: the same without a division to hoist",
     "team_rows(share=96), one_pass_moments(method=sum_of_squares): the same with mean and variance",
     "team_rows(share=64), one_pass_moments(method=sum_of_squares): very long rows",

@@ -20,7 +20,7 @@ FLAT = 1e-5
 
 COARSE = 1e-4
 COARSE_LEAST = 1e-25
-"""Variances above these, over the square of the mean and alone, are exact enough in float32."""
+"""Variances above these, relative to the square of the mean and absolute, are exact enough in float32."""
 
 VANISHING = 1e-31
 """Below this, float32 begins to lose bits and then the value: an output that is smaller everywhere is held to this."""

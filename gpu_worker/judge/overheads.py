@@ -44,7 +44,9 @@ class Overheads:
     """Of reading a few words of the device's memory after a block, when the device's turn is the runner's."""
 
 
-def measured(link: RunnerLink, device: JudgeDevice, hold: Callable[[bool], float | None], starting: float) -> Overheads:
+def measure_overheads(
+    link: RunnerLink, device: JudgeDevice, hold: Callable[[bool], float | None], starting: float
+) -> Overheads:
     """Measure them; the first block may take ``starting`` seconds. None are where the judge's clock alone counts."""
     if not device.lends:
         return Overheads()

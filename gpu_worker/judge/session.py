@@ -25,7 +25,7 @@ from gpu_worker.judge.fillings import Fillings
 from gpu_worker.judge.host_time import LOOKS, is_host_bound
 from gpu_worker.judge.lent import LentMemory, lend
 from gpu_worker.judge.notes import notes_on
-from gpu_worker.judge.overheads import Overheads, measured
+from gpu_worker.judge.overheads import Overheads, measure_overheads
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.relevance import relevance
 from gpu_worker.judge.runner_link import KernelFailed, RunnerLink, RunnerLost, ending
@@ -218,7 +218,7 @@ class Session:
         slots = self._slots_for(order.workspace, self._slot_count(device.block_seconds))
         if order.imported:
             self._stage("loading the file", IMPORT_SECONDS + 30.0)
-            overheads = measured(link, device, hold, IMPORT_SECONDS)
+            overheads = measure_overheads(link, device, hold, IMPORT_SECONDS)
             link.load(order.binary, [self._described()], IMPORT_SECONDS)
             facts = {}
         else:

@@ -40,10 +40,10 @@ def _wide(value: Any) -> Any:
 
 def near(exact: Sequence[torch.Tensor], rounded: Sequence[torch.Tensor]) -> bool:
     """Return whether answers differ by roundings only; of whole numbers that is not known."""
-    for one, other in zip(exact, rounded, strict=True):
-        if not one.is_floating_point() or one.shape != other.shape or not one.isfinite().all():
+    for wide, narrow in zip(exact, rounded, strict=True):
+        if not wide.is_floating_point() or wide.shape != narrow.shape or not wide.isfinite().all():
             return False
-        if not (one - other).square().mean().sqrt() <= NEAR * unit_of(other).spread:
+        if not (wide - narrow).square().mean().sqrt() <= NEAR * unit_of(narrow).spread:
             return False
     return True
 

@@ -27,7 +27,7 @@ _clock = time.perf_counter
 
 
 class Memory(Protocol):
-    """Source of the judge's arena."""
+    """The judge's arena, memory for results, and the clock of a block."""
 
     device: torch.device
 

@@ -31,10 +31,10 @@ PHASES = 0.25
 CLUSTER_SPEED = 0.8
 """Share of the bandwidth left where the blocks of a cluster wait for each other."""
 TEAM_SPEED = 0.96
-"""Share of the bandwidth that bulk copies of teams reach where none waits for another."""
-MEETING, FARTHER = {True: 0.6e-6, False: 1.4e-6}, {True: 1.5e-9, False: 47e-9}
-"""Seconds that a team waits at each of its meetings, and more for each of its blocks: with the next row read before
-they meet, and without."""
+"""Share of the bandwidth that bulk copies of teams reach where no block waits for another."""
+TEAM_REDUCTION, REDUCTION_PER_BLOCK = {True: 0.6e-6, False: 1.4e-6}, {True: 1.5e-9, False: 47e-9}
+"""Seconds that a team waits in each reduction, and more for each of its blocks: with the next row read ahead, and
+without."""
 REGISTERS = 32
 """A thread's, without values that are kept."""
 TREE_SECONDS = 0.6e-6
@@ -128,9 +128,9 @@ def _teams(operator: Rows, choice: Choice, shape: Geometry, moved: float) -> Cos
     rates, team = choice.rates, team_of(operator, choice.options, choice.rates.device)
     rounds = ceil(operator.rows / team.teams)
     even = team.pieces / (team.own * team.blocks) * operator.rows / (rounds * team.teams)
-    meetings = _readings(operator, choice) - 1
-    ahead = meetings == 1 and team.reads_ahead
-    waiting = meetings * rounds * (MEETING[ahead] + FARTHER[ahead] * team.blocks)
+    reductions = _readings(operator, choice) - 1
+    ahead = reductions == 1 and team.reads_ahead
+    waiting = reductions * rounds * (TEAM_REDUCTION[ahead] + REDUCTION_PER_BLOCK[ahead] * team.blocks)
     work = _work_of_rows(operator, choice, team.vec) / (rates.scalar * even)
     return Cost(moved / (rates.bandwidth * TEAM_SPEED * even) + waiting, work, rates.launch * shape.launches)
 

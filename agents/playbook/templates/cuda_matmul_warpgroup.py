@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agents.playbook.compiler.cuda.tensor_copies import ARRIVE_ALONE, BARRIERS, CLUSTER, copy_function
+from agents.playbook.compiler.cuda.tensor_copies import ARRIVE_ALONE, BARRIERS, CLUSTER, TENSOR_MAP, copy_function
 from agents.playbook.operators import Matmul, Operand2D
 from agents.playbook.templates.cuda_math import bounds
 from agents.playbook.templates.cuda_matmul_copies import contiguous_axis
@@ -211,6 +211,7 @@ def add_kernel(source: Source, operator: Matmul, options: Options, tiling: Tilin
     )
     many = tiling.cluster > 1
     hands_over = registers(operator, tiling) * tiling.threads > REGISTERS
+    source.add(TENSOR_MAP)
     source.add(BARRIERS)
     source.add(CLUSTER if many else ARRIVE_ALONE)
     source.add(copy_function("copy_shared", shared.rank, tiling.cluster))

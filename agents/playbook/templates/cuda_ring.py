@@ -1,59 +1,47 @@
-"""CUDA C++ text: a ring of pieces that bulk copies fill and empty, and the meeting of the blocks of a team.
+"""CUDA C++ text: a ring of pieces that bulk copies fill and empty, and a reduction over the blocks of a team.
 
 The constants that it needs are named in ``cuda_team``, which writes the kernels around it.
 """
 
 from __future__ import annotations
 
-HARDWARE = r"""
-// bulk copies, the barriers that count their bytes, and words that blocks leave for each other
-typedef unsigned long long Word;
-__device__ __forceinline__ unsigned int shared(const void* p) { return (unsigned int)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ void open_barrier(Word* barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(shared(barrier)), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void show_barriers() {
+from agents.playbook.compiler.cuda.tensor_copies import ARRIVE_ALONE, BARRIERS
+
+HARDWARE = (
+    BARRIERS.lstrip("\n")
+    + ARRIVE_ALONE
+    + r"""
+// bulk copies, and words that blocks exchange through global memory
+using Word = unsigned long long;
+__device__ __forceinline__ void fence_barriers() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async;" ::: "memory");
 }
-__device__ __forceinline__ void expect(Word* barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :: "r"(shared(barrier)), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void arrive(Word* barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared(barrier)) : "memory");
-}
-__device__ __forceinline__ void await(Word* barrier, unsigned int parity) {
-    unsigned int done;
-    do {
-        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(shared(barrier)), "r"(parity) : "memory");
-    } while (!done);
-}
-__device__ __forceinline__ void bulk_load(void* to, const void* from, int bytes, Word* barrier) {
+__device__ __forceinline__ void bulk_load(void* to, const void* from, int bytes, Barrier* barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 :: "r"(shared(to)), "l"(from), "r"(bytes), "r"(shared(barrier)) : "memory");
+                 :: "r"(at(to)), "l"(from), "r"(bytes), "r"(at(barrier)) : "memory");
 }
 __device__ __forceinline__ void bulk_store(void* to, const void* from, int bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
-                 :: "l"(to), "r"(shared(from)), "r"(bytes) : "memory");
+                 :: "l"(to), "r"(at(from)), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void end_of_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void stores_have_read() {  // all but the last N
+__device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void wait_stores_read() {  // all but the last N
     asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");
 }
-__device__ __forceinline__ void stores_are_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-__device__ __forceinline__ void show_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-__device__ __forceinline__ void meet_block() { asm volatile("bar.sync 1, %0;" :: "n"(K_BLOCK) : "memory"); }
-__device__ __forceinline__ void leave(Word* at, Word word) {
+__device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+__device__ __forceinline__ void fence_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void sync_block() { asm volatile("bar.sync 1, %0;" :: "n"(K_BLOCK) : "memory"); }
+__device__ __forceinline__ void store_partial(Word* at, Word word) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(at), "l"(word) : "memory");
 }
-__device__ __forceinline__ Word look(const Word* at) {
+__device__ __forceinline__ Word load_partial(const Word* at) {
     Word word;
     asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
     return word;
 }
 """
+)
 """Instructions that only a card has; emulation puts plain C++ in their place."""
 
 RING = r"""
@@ -94,7 +82,8 @@ struct Walk {  // a piece of a block's share of its rows
 
 // One thread keeps the ring full: a slot is filled again when its results have left it.
 template <class T> __device__ __forceinline__ void feed(
-    T* ring, Word* full, Word* ready, const T* const (&inputs)[K_INPUTS], T* output, int team, int first, int last) {
+    T* ring, Barrier* full, Barrier* ready, const T* const (&inputs)[K_INPUTS], T* output,
+    int team, int first, int last) {
     const int total = ((int)(K_ROWS - 1 - team) / K_TEAMS + 1) * (last - first);
     Walk next(first, last), now(first, last);
     int next_at = 0, at = 0, filled = 0;
@@ -113,16 +102,16 @@ template <class T> __device__ __forceinline__ void feed(
     };
     while (filled < K_SLOTS && filled < total) fill();
     for (int number = 0; number < total; ++number) {
-        await(&ready[at], parity);
+        wait(&ready[at], parity);
         int from, count;
         const long long begin = now.begin(team, from, count);
         if (count > 0) bulk_store(output + begin, ring + (at * K_INPUTS * K_PIECE + from) * K_VEC, count * 16);
-        end_of_stores();
+        commit_stores();
         int left = number + 1;  // slots that are empty again
         if (now.ends()) {
-            stores_have_read<0>();
+            wait_stores_read<0>();
         } else {
-            stores_have_read<2>();
+            wait_stores_read<2>();
             left -= 2;
         }
         while (filled < left + K_SLOTS && filled < total) fill();
@@ -130,7 +119,7 @@ template <class T> __device__ __forceinline__ void feed(
         at = next_slot(at);
         if (at == 0) parity ^= 1u;
     }
-    stores_are_done();
+    wait_stores();
 }
 """
 
@@ -147,10 +136,11 @@ __device__ __forceinline__ Online reduce_warp(Online mine) {  // with one expone
 }
 """
 
-MEETING = r"""
-// What the threads of all blocks of a team have found together. Blocks leave what they found with the number of the
-// meeting, and look until all numbers are there: four places in turn are enough, as no block is two meetings ahead.
-template <class A> __device__ __forceinline__ A meet(A mine, Word* found, int rank, int number, bool any, int wanted) {
+TEAM_REDUCTION = r"""
+// Reduces over the threads of all blocks of a team. Blocks store their partial results with the number of the
+// reduction, and poll until all numbers are there: four places in turn are enough, as no block is two reductions ahead.
+template <class A> __device__ __forceinline__ A reduce_team(
+    A mine, Word* partials, int rank, int number, bool any, int wanted) {
     __shared__ Words<A> slots[K_BLOCK / 32], together;
     constexpr int N = sizeof(A) / 4;
     const int lane = threadIdx.x & 31;
@@ -158,7 +148,7 @@ template <class A> __device__ __forceinline__ A meet(A mine, Word* found, int ra
         mine = reduce_warp(mine);
         if (lane == 0) slots[threadIdx.x / 32] = to_words(mine);
     }
-    meet_block();
+    sync_block();
     if (threadIdx.x < 32) {
         A all;
         if (any) {
@@ -168,19 +158,21 @@ template <class A> __device__ __forceinline__ A meet(A mine, Word* found, int ra
             #pragma unroll
             for (int w = 0; w < N; ++w)
                 if (K_TEAM > 1 && lane == w)
-                    leave(found + ((number & 3) * K_WORDS + w) * K_TEAM + rank, (Word)(number + 1) << 32 | words.w[w]);
+                    store_partial(
+                        partials + ((number & 3) * K_WORDS + w) * K_TEAM + rank, (Word)(number + 1) << 32 | words.w[w]);
         }
         if (K_TEAM > 1 && wanted >= 0) {
             constexpr int M = (K_TEAM + 31) / 32;
-            const Word* from = found + (wanted & 3) * (K_WORDS * K_TEAM);
+            const Word* from = partials + (wanted & 3) * (K_WORDS * K_TEAM);
             Word seen[M][N];
             bool late;
-            do {  // all looks at once: one after the other they would take as many times as long
+            do {  // all loads at once: one after the other they would take as many times as long
                 late = false;
                 #pragma unroll
                 for (int m = 0; m < M; ++m)
                     #pragma unroll
-                    for (int w = 0; w < N; ++w) seen[m][w] = look(from + w * K_TEAM + min(32 * m + lane, K_TEAM - 1));
+                    for (int w = 0; w < N; ++w)
+                        seen[m][w] = load_partial(from + w * K_TEAM + min(32 * m + lane, K_TEAM - 1));
                 #pragma unroll
                 for (int m = 0; m < M; ++m)
                     #pragma unroll
@@ -199,14 +191,14 @@ template <class A> __device__ __forceinline__ A meet(A mine, Word* found, int ra
         }
         if (lane == 0) together = to_words(all);
     }
-    meet_block();
+    sync_block();
     return from_words<A>(together);
 }
 """
 
 CLEAR = r"""
-extern "C" __global__ void clear_found(unsigned long long* __restrict__ p_found) {
+extern "C" __global__ void clear_partials(unsigned long long* __restrict__ p_partials) {
     const int at = blockIdx.x * 256 + threadIdx.x;
-    if (at < K_FOUND) p_found[at] = 0;
+    if (at < K_PARTIALS) p_partials[at] = 0;
 }
 """

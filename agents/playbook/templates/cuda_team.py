@@ -14,7 +14,7 @@ from agents.playbook.operators import Rows
 from agents.playbook.templates.cuda_accumulators import SIZES, WARP, WORDS, accumulator
 from agents.playbook.templates.cuda_math import functions
 from agents.playbook.templates.cuda_packs import type_of, types_of
-from agents.playbook.templates.cuda_ring import CLEAR, HARDWARE, MEETING, ONLINE, RING
+from agents.playbook.templates.cuda_ring import CLEAR, HARDWARE, ONLINE, RING, TEAM_REDUCTION
 from agents.playbook.templates.cuda_row_body import Body, Sharing, Statistic, body, indented
 from agents.playbook.templates.cuda_rows import output_types, row_packs, simplified
 from agents.playbook.templates.passes import Pass
@@ -30,13 +30,13 @@ PACK = 16
 PIECE, LINE = 16 * 1024, 8
 """Bytes that a piece of all inputs together has at most, and packs of a line of memory, of which it has whole ones."""
 STATIC_SHARED = 3 * 1024
-"""Shared memory left to barriers and meetings."""
+"""Shared memory left to barriers and statistics."""
 MOST_SLOTS, AHEAD = 64, 2
 """Pieces that a block has room for at most, and of the rows to come at least."""
 SPARE = 8
 """One in so many blocks may be added to a team."""
 CLEARING = 256
-"""Threads of the blocks that empty the meeting places."""
+"""Threads of the blocks that clear the partial statistics."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def render(operator: Rows, options: Options, device: Device) -> Kernel:
     passes = made.statistics()
     lag = len(passes) == 1 and team.reads_ahead
     words = max(sum(SIZES[entry.kind] // 4 for entry in entries) for _, entries in passes)
-    found = team.teams * 4 * words * team.blocks
+    partials = team.teams * 4 * words * team.blocks
     source = Source(f"Row operator: {operator.rows} rows of {operator.length}, {team.blocks} blocks a row", options)
     source.constants(rows=operator.rows, length=operator.length)
     source.add(
@@ -112,7 +112,7 @@ def render(operator: Rows, options: Options, device: Device) -> Kernel:
         constexpr int K_BLOCK = $BLOCK, K_TEAM = $TEAM, K_TEAMS = $TEAMS, K_INPUTS = $INPUTS;
         constexpr int K_LINE = $LINE, K_PIECE = $PIECE;  // packs of a line of memory, and of a piece
         constexpr int K_PIECES = $PIECES, K_ITEMS = $ITEMS, K_SLOTS = $SLOTS;  // of a row, of a thread, of the ring
-        constexpr int K_LAG = $LAG, K_WORDS = $WORDS, K_FOUND = $FOUND;
+        constexpr int K_LAG = $LAG, K_WORDS = $WORDS, K_PARTIALS = $PARTIALS;
         """,
         BLOCK=BLOCK,
         TEAM=team.blocks,
@@ -125,7 +125,7 @@ def render(operator: Rows, options: Options, device: Device) -> Kernel:
         SLOTS=team.slots,
         LAG=int(lag),
         WORDS=words,
-        FOUND=found,
+        PARTIALS=partials,
     )
     source.add(row_packs(operator, packed))
     source.add(functions([expr for _, expr in operator.outputs], options, always=("exp",) if made.single else ()))
@@ -133,8 +133,8 @@ def render(operator: Rows, options: Options, device: Device) -> Kernel:
     online = ONLINE if made.single == "Online" else ""
     source.parts.append((WORDS + WARP + online).strip("\n"))
     for number, (_, entries) in enumerate(passes):
-        source.add("\n".join(_found(number, entries)))
-    source.parts += [text.strip("\n") for text in (HARDWARE, RING, MEETING, CLEAR)]
+        source.add("\n".join(_partial(number, entries)))
+    source.parts += [text.strip("\n") for text in (HARDWARE, RING, TEAM_REDUCTION, CLEAR)]
     source.add(
         """
         extern "C" __global__ void __launch_bounds__(K_BLOCK + 32, 1) rows_of_teams($ARGUMENTS) {
@@ -144,38 +144,40 @@ def render(operator: Rows, options: Options, device: Device) -> Kernel:
         ARGUMENTS=", ".join(
             [
                 arguments(operator.inputs, [], types_of(operator)),
-                "unsigned long long* p_found",
+                "unsigned long long* p_partials",
                 arguments([], output_types(operator)),
             ]
         ),
         BODY=[*_opening(made), *_rounds(made, passes, lag=lag)],
     )
-    return source.kernel(Target.CUDA, _plan(operator, team, found))
+    return source.kernel(Target.CUDA, _plan(operator, team, partials))
 
 
-def _plan(operator: Rows, team: Team, found: int) -> LaunchPlan:
-    clear = Launch(kernel="clear_found", args=("found",), grid=(str(-(-found // CLEARING)),), block=(str(CLEARING),))
+def _plan(operator: Rows, team: Team, partials: int) -> LaunchPlan:
+    clear = Launch(
+        kernel="clear_partials", args=("partials",), grid=(str(-(-partials // CLEARING)),), block=(str(CLEARING),)
+    )
     launch = Launch(
         kernel="rows_of_teams",
-        args=(*operator.inputs, "found", operator.outputs[0][0]),
+        args=(*operator.inputs, "partials", operator.outputs[0][0]),
         grid=(str(team.teams * team.blocks),),
         block=(str(BLOCK + 32),),
         shared_bytes=str(team.slots * team.piece * PACK * len(operator.elements)),
         cooperative=True,
     )
-    places = Workspace(name="found", bytes=str(found * 8))
+    places = Workspace(name="partials", bytes=str(partials * 8))
     return LaunchPlan(launches=(clear, launch), workspace=(places,))
 
 
-def _found(number: int, entries: list[Statistic]) -> list[str]:
+def _partial(number: int, entries: list[Statistic]) -> list[str]:
     merges = " ".join(f"{entry.name}.merge(other.{entry.name});" for entry in entries)
     reduced = " ".join(f"mine.{entry.name} = reduce_warp(mine.{entry.name});" for entry in entries)
     return [
-        f"struct Found{number} {{",
+        f"struct Partial{number} {{",
         *indented([f"{entry.kind} {entry.name};" for entry in entries]),
-        f"    __device__ void merge(const Found{number}& other) {{ {merges} }}",
+        f"    __device__ void merge(const Partial{number}& other) {{ {merges} }}",
         "};",
-        f"__device__ __forceinline__ Found{number} reduce_warp(Found{number} mine) {{ {reduced} return mine; }}",
+        f"__device__ __forceinline__ Partial{number} reduce_warp(Partial{number} mine) {{ {reduced} return mine; }}",
     ]
 
 
@@ -185,16 +187,16 @@ def _opening(made: Body) -> list[str]:
     inputs = ", ".join(f"p_{name}" for name in operator.elements)
     return [
         "extern __shared__ __align__(128) unsigned char ring_bytes[];",
-        "__shared__ __align__(8) Word full[K_SLOTS], ready[K_SLOTS];",
+        "__shared__ __align__(8) Barrier full[K_SLOTS], ready[K_SLOTS];",
         f"{kind}* const ring = reinterpret_cast<{kind}*>(ring_bytes);",
         "const int lane = threadIdx.x, team = blockIdx.x / K_TEAM, rank = blockIdx.x % K_TEAM;",
         "const int first_piece = rank * K_PIECES / K_TEAM, last_piece = (rank + 1) * K_PIECES / K_TEAM;",
         "if (lane == 0) {",
         "    for (int slot = 0; slot < K_SLOTS; ++slot) {",
-        "        open_barrier(&full[slot], 1);",
-        "        open_barrier(&ready[slot], K_BLOCK / 32);",
+        "        init(&full[slot], 1);",
+        "        init(&ready[slot], K_BLOCK / 32);",
         "    }",
-        "    show_barriers();",
+        "    fence_barriers();",
         "}",
         "__syncthreads();",
         "if (lane >= K_BLOCK) {",
@@ -203,7 +205,7 @@ def _opening(made: Body) -> list[str]:
         f"        ring, full, ready, inputs, p_{operator.outputs[0][0]}, team, first_piece, last_piece);",
         "    return;",
         "}",
-        "Word* const found = p_found + team * (4 * K_WORDS * K_TEAM);",
+        "Word* const partials = p_partials + team * (4 * K_WORDS * K_TEAM);",
         "const int rounds = (int)(K_ROWS - 1 - team) / K_TEAMS + 1;",
         "int arrived = 0, leaving = 0;  // slots of the next piece to read first, and to write",
         "unsigned int parity = 0;",
@@ -212,15 +214,16 @@ def _opening(made: Body) -> list[str]:
 
 
 def _rounds(made: Body, passes: list[tuple[Pass, list[Statistic]]], *, lag: bool) -> list[str]:
-    """Return the loop over a team's rows; with a lag, the next row is read before the others have met for this one."""
+    """Return the loop over a team's rows; with a lag, the next row is read before the team has reduced this one."""
     lines: list[str] = []
     for number, (item, entries) in enumerate(passes):
         step = f"step * {len(passes)} + {number}" if len(passes) > 1 else "step"
         reading = _reading(made, passes[:number], item, entries)
         guard = ["if (step < rounds) {", *indented(reading), "}"] if lag else ["{", *indented(reading), "}"]
         fresh, wanted = ("step < rounds", f"{step} - K_LAG") if lag else ("true", step)
-        lines += [f"Found{number} mine_{number};", *guard]
-        lines.append(f"const Found{number} all_{number} = meet(mine_{number}, found, rank, {step}, {fresh}, {wanted});")
+        lines += [f"Partial{number} mine_{number};", *guard]
+        given = f"mine_{number}, partials, rank, {step}, {fresh}, {wanted}"
+        lines.append(f"const Partial{number} all_{number} = reduce_team({given});")
     late = (
         [f"const float edge_{name} = last_{name};" for name in made.operator.elements] if lag and _edges(made) else []
     )
@@ -265,7 +268,7 @@ def _reading(made: Body, known: list[tuple[Pass, list[Statistic]]], item: Pass, 
     inner = made.pass_body(item, entries)
     slot = "arrived" if first else "slot"
     lines += [] if first else ["int slot = leaving;"]
-    wait = ["await(&full[arrived], parity);"] if first else []
+    wait = ["wait(&full[arrived], parity);"] if first else []
     turn = [f"{slot} = next_slot({slot});", *(["if (arrived == 0) parity ^= 1u;"] if first else [])]
     lines += _pieces(made, slot, [*wait], inner, turn)
     lines += _edge(made, item, adds, values=made.by_packs)
@@ -320,9 +323,9 @@ def _writing(made: Body, passes: list[tuple[Pass, list[Statistic]]]) -> list[str
     item = made.layout.passes[-1]
     name = made.operator.outputs[0][0]
     after = [
-        "show_writes();",
+        "fence_writes();",
         "__syncwarp();",
-        "if ((lane & 31) == 0) arrive(&ready[leaving]);",
+        "if ((lane & 31) == 0) arrive(&ready[leaving], 0);",
         "leaving = next_slot(leaving);",
     ]
     return [

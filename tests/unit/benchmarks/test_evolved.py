@@ -11,7 +11,7 @@ from benchmarks import evolved, make_champions, records
 from cupilot.domain.champions import Champion, champions
 from cupilot.domain.problem import Target
 
-MADE_BY_A_MODEL = next(one for one in champions() if one.author == "model" and one.target is Target.CUDA)
+MADE_BY_A_MODEL = next(each for each in champions() if each.author == "model" and each.target is Target.CUDA)
 
 
 def output(champion: Champion, folder: Path) -> Path:

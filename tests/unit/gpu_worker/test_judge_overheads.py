@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_worker.judge.overheads import Overheads, measured
+from gpu_worker.judge.overheads import Overheads, measure_overheads
 from gpu_worker.judge.runner_link import MOST_PARTS, Ran
 from gpu_worker.targets.cuda.judge import CudaJudge
 
@@ -40,7 +40,7 @@ def device(*, lends: bool) -> Any:
 def test_an_overhead_is_what_most_empty_blocks_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_worker.judge.overheads.IDLE_SECONDS", 0.0)
     link = Link()
-    overheads = measured(link, device(lends=True), link.hold, 30.0)  # type: ignore[arg-type]
+    overheads = measure_overheads(link, device(lends=True), link.hold, 30.0)  # type: ignore[arg-type]
     assert overheads.blocks == {parts: pytest.approx(0.5e-3 * parts) for parts in range(1, MOST_PARTS + 1)}
     assert 0 < overheads.look < 1
     assert not link.held, "the runner goes on to load the file"
@@ -48,7 +48,7 @@ def test_an_overhead_is_what_most_empty_blocks_take(monkeypatch: pytest.MonkeyPa
 
 def test_nothing_is_measured_where_the_judges_clock_alone_counts() -> None:
     link = Link()
-    assert measured(link, device(lends=False), link.hold, 30.0) == Overheads()  # type: ignore[arg-type]
+    assert measure_overheads(link, device(lends=False), link.hold, 30.0) == Overheads()  # type: ignore[arg-type]
     assert not link.blocks
 
 

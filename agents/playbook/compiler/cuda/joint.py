@@ -1,4 +1,4 @@
-"""Several products of the same rows in one launch: gates, and projections whose parts meet element by element.
+"""Several products of the same rows in one launch: gates, and projections whose parts are combined element by element.
 
 Lines of all second factors lie one behind the other in a tile, so that an instruction multiplies them all, and a thread
 has the sums of each for an element of the result. What products would have handed to others stays in registers.

@@ -11,7 +11,7 @@ from math import prod
 
 from agents.playbook.compiler.cuda.mma import WARPS
 from agents.playbook.compiler.cuda.operands import THREADS, Operand
-from agents.playbook.compiler.cuda.tensor_copies import ARRIVE_ALONE, BARRIERS, copy_function
+from agents.playbook.compiler.cuda.tensor_copies import ARRIVE_ALONE, BARRIERS, TENSOR_MAP, copy_function
 from agents.playbook.compiler.cuda.wgmma import LINES, ROW, Warpgroups
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.parameters import Pointers
@@ -114,6 +114,7 @@ class Streamed(Warpgroups):
     def functions(self) -> list[str]:
         """Return the device functions that the statements call."""
         return [
+            TENSOR_MAP.strip(),
             BARRIERS.strip(),
             ARRIVE_ALONE.strip(),
             copy_function("copy_tile", 2, 1).strip(),

@@ -5,9 +5,12 @@ PTX ISA 9.0, sections 9.7.9.27 (``cp.async.bulk.tensor``) and 9.7.13.15 (``mbarr
 
 from __future__ import annotations
 
-BARRIERS = """
+TENSOR_MAP = """
 // tma_loads: the copy engine fills tiles, and barriers in shared memory count what has come
 struct alignas(128) CUtensorMap { unsigned long long opaque[16]; };  // cuda.h's, which is long to read
+"""
+
+BARRIERS = """
 using Barrier = unsigned long long;
 __device__ __forceinline__ unsigned int at(const void* shared) {
     return (unsigned int)__cvta_generic_to_shared(shared);

@@ -15,23 +15,23 @@ _PLAIN = r"""
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
-typedef unsigned long long Word;  // of a barrier: the phase, arrivals of a phase, arrivals that are missing
+typedef unsigned long long Word, Barrier;  // a barrier: the phase, arrivals of a phase, arrivals that are missing
 static inline Word value_of(const Word* at) { return __atomic_load_n(at, __ATOMIC_SEQ_CST); }
-static inline void leave(Word* at, Word word) { __atomic_store_n(at, word, __ATOMIC_SEQ_CST); }
-static inline Word look(const Word* at) { sched_yield(); return value_of(at); }
-static inline void open_barrier(Word* barrier, int arrivals) { leave(barrier, (Word)arrivals << 16 | arrivals); }
-static inline void show_barriers() {}
-static inline void arrive(Word* barrier) {
+static inline void store_partial(Word* at, Word word) { __atomic_store_n(at, word, __ATOMIC_SEQ_CST); }
+static inline Word load_partial(const Word* at) { sched_yield(); return value_of(at); }
+static inline void init(Barrier* barrier, int arrivals) { store_partial(barrier, (Word)arrivals << 16 | arrivals); }
+static inline void fence_barriers() {}
+static inline void arrive(Barrier* barrier, int) {
     Word old = value_of(barrier), next;
     do next = (old & 0xffff) > 1 ? old - 1 : ((old >> 32) + 1) << 32 | (old & 0xffff0000) | (old >> 16 & 0xffff);
     while (!__atomic_compare_exchange_n(barrier, &old, next, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
 }
-static map<Word*, int> missing;
-static inline void expect(Word* barrier, int bytes) {
+static map<Barrier*, int> missing;
+static inline void expect(Barrier* barrier, int bytes) {
     missing[barrier] = bytes;
-    if (bytes == 0) arrive(barrier);
+    if (bytes == 0) arrive(barrier, 0);
 }
-static inline void await(Word* barrier, unsigned parity) {
+static inline void wait(Barrier* barrier, unsigned parity) {
     while ((value_of(barrier) >> 32 & 1) == parity) sched_yield();
 }
 static inline void copied(void* to, const void* from, int bytes) {
@@ -39,20 +39,20 @@ static inline void copied(void* to, const void* from, int bytes) {
     if (((size_t)to ^ (size_t)from) & 127) abort();  // lines of memory would be cut in two
     memcpy(to, from, bytes);
 }
-static inline void bulk_load(void* to, const void* from, int bytes, Word* barrier) {
+static inline void bulk_load(void* to, const void* from, int bytes, Barrier* barrier) {
     copied(to, from, bytes);
-    if ((missing[barrier] -= bytes) == 0) arrive(barrier);
+    if ((missing[barrier] -= bytes) == 0) arrive(barrier, 0);
 }
 static inline void bulk_store(void* to, const void* from, int bytes) { copied(to, from, bytes); }
-static inline void end_of_stores() {}
-template <int N> static inline void stores_have_read() {}
-static inline void stores_are_done() {}
-static inline void show_writes() {}
-static struct BlockMeeting {
+static inline void commit_stores() {}
+template <int N> static inline void wait_stores_read() {}
+static inline void wait_stores() {}
+static inline void fence_writes() {}
+static struct BlockBarrier {
     pthread_barrier_t threads;
-    BlockMeeting() { pthread_barrier_init(&threads, nullptr, K_BLOCK); }
-} meeting;
-static inline void meet_block() { pthread_barrier_wait(&meeting.threads); }
+    BlockBarrier() { pthread_barrier_init(&threads, nullptr, K_BLOCK); }
+} block_barrier;
+static inline void sync_block() { pthread_barrier_wait(&block_barrier.threads); }
 """
 
 REPLACED = {

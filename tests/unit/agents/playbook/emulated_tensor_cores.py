@@ -161,7 +161,7 @@ def emulated(source: str) -> str:
         text = text.replace("$FIRST", str(int(transposed[0]))).replace("$SECOND", str(int(transposed[1])))
         source = source.replace(wgmma.function(precision, columns, transposed), text)
     source = source.replace(tensor_copies.BARRIERS.strip(), _TENSOR_COPIES)
-    for text in (tensor_copies.ARRIVE_ALONE, tensor_copies.copy_function("copy_tile", 2, 1)):
+    for text in (tensor_copies.TENSOR_MAP, tensor_copies.ARRIVE_ALONE, tensor_copies.copy_function("copy_tile", 2, 1)):
         source = source.replace(text.strip(), "")
     source = re.sub(_WAITS_OF_WARPS, "__syncwarp();", source)
     source = re.sub(_WAITS, "", source)

@@ -42,7 +42,7 @@ struct alignas(16) uint4 { unsigned x, y, z, w; };
 static thread_local Place threadIdx, blockIdx;
 static const Place gridDim = {1, 1, 1};
 static pthread_barrier_t blocks_end, warps[32];
-struct Meeting {  // of a block's threads that have not returned
+struct BarrierOfThreads {  // of a block's threads that have not returned
     mutex own;
     condition_variable all;
     int threads, left, there = 0;
@@ -61,7 +61,7 @@ struct Meeting {  // of a block's threads that have not returned
         else if (there == left) open();
     }
 };
-static Meeting barrier;
+static BarrierOfThreads barrier;
 #define __global__
 #define __device__
 #define __forceinline__ inline
@@ -218,11 +218,11 @@ def _entry(place: int, launch: ResolvedLaunch, source: str) -> str:
             f"    {loops} {{ blockIdx = {{b, 0, 0}}; threadIdx = {{t, 0, 0}}; {call} }}\n}}"
         )
     ended = "barrier.leave(); pthread_barrier_wait(&blocks_end);"
-    if "meet_block" in source and launch.cooperative:
+    if "sync_block" in source and launch.cooperative:
         work = side_by_side(launch.grid[0], _threads(threads, f"blockIdx = {{b, 0, 0}}; {call} {ended}"))
     else:
-        one = f"{{ blockIdx = {{b, 0, 0}}; {call} {ended} }}"
-        work = _threads(threads, f"for (unsigned b = 0; b < {blocks}; ++b) {one}")
+        each = f"{{ blockIdx = {{b, 0, 0}}; {call} {ended} }}"
+        work = _threads(threads, f"for (unsigned b = 0; b < {blocks}; ++b) {each}")
     return f'extern "C" void launch{place}(void** pointers) {{\n{work}}}'
 
 
