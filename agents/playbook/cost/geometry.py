@@ -15,6 +15,8 @@ LATENCY = 0.6e-6
 """Seconds from a load to its value, main memory of current cards under load."""
 HALF_SPEED = 0.15
 """Share of the bytes that bandwidth times latency asks for with which half of the bandwidth is reached."""
+UNIT_SPEED = 1.8
+"""Bandwidth that one multiprocessor reaches alone, over its share where all of them read."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,9 @@ class Geometry:
         return min(self.blocks, self.resident * self.units) * self.threads
 
     def streaming(self, bandwidth: float, bytes_a_thread: float) -> float:
-        """Return the share of the bandwidth that loads in flight can use, by Little's law."""
+        """Return the share of the bandwidth that loads in flight can use, by Little's law, and busy multiprocessors."""
         moving = self.threads_in_flight * bytes_a_thread
-        return moving / (moving + HALF_SPEED * bandwidth * LATENCY)
+        return min(moving / (moving + HALF_SPEED * bandwidth * LATENCY), UNIT_SPEED * self.busy)
 
 
 def geometry(kernel: Kernel, facts: ProblemFacts, device: Device, registers: int) -> Geometry:

@@ -139,6 +139,8 @@ def test_a_few_blocks_leave_a_card_idle_and_a_last_wave_half_empty() -> None:
     more = Geometry(blocks=132 * 4 + 132, threads=256, resident=4, units=132, launches=1)
     assert more.filled == pytest.approx(1.25 / 2)
     assert more.streaming(4e12, 16) > few.streaming(4e12, 16) > few.streaming(4e12, 4)
+    one = Geometry(blocks=1, threads=1024, resident=2, units=132, launches=1)
+    assert one.streaming(4e12, 1024) < 2 / 132  # one multiprocessor reads little more than its share
 
 
 def test_strategies_that_are_near_each_other_are_of_one_class() -> None:
