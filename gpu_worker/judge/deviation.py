@@ -9,6 +9,8 @@ from functools import cached_property
 
 import torch
 
+from gpu_worker.judge.fused_errors import WORTHWHILE, errors_and_shares
+
 CHUNK_ELEMENTS = {"cpu": 2**17, "cuda": 2**26}
 """Elements compared at once, by device: on a CPU the temporaries stay in the cache, on a GPU launches stay few."""
 
@@ -204,13 +206,23 @@ def deviation(expected: Expected, got: torch.Tensor, enough: float = math.inf) -
             if not torch.equal(wanted, actual):
                 return 0.0 if _equally_good(expected, got) else math.inf
             continue
-        error = float(_errors(wanted, actual, expected).max())
+        error = _largest_error(wanted, actual, expected)
         if not math.isfinite(error):
             error = _finite_error(wanted, actual, expected)
         worst = max(worst, error)
         if worst > enough:
             break
     return worst
+
+
+def _largest_error(wanted: torch.Tensor, actual: torch.Tensor, expected: Expected) -> float:
+    unit, finest = expected.unit, expected.finest
+    fusible = wanted.is_cuda and wanted.numel() >= WORTHWHILE and actual.dtype not in _HALF_STEPS
+    if fusible and unit.centre is not None:
+        errors, shares = errors_and_shares(wanted, actual, unit.centre, unit.spread)
+        if finest is None or float(errors.max()) <= finest.enough * float(finest.least.min()):
+            return float(shares.max())
+    return float(_errors(wanted, actual, expected).max())
 
 
 def _errors(wanted: torch.Tensor, actual: torch.Tensor, expected: Expected) -> torch.Tensor:
