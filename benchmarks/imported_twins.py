@@ -1,8 +1,8 @@
 """Time kernels as files that people have: ``python -m benchmarks.imported_twins --out RECORD.json PROBLEM...``.
 
-Each champion of a built-in problem is judged twice in one process: as device code with a launch plan, by the device's
-events, and as a ``ModelNew`` file (its export), by the judge's clock. The ratio of the two times says what it costs a
-file to be judged as it is. Writes the record after each problem. Needs an NVIDIA GPU, and cuda-bindings for the files.
+Each champion of a built-in problem is judged twice in one process: as device code with a launch plan, and as a
+``ModelNew`` file (its export). The ratio of the two times says what it costs a file to be judged as it is. Writes the
+record after each problem. Needs an NVIDIA GPU, and cuda-bindings for the files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--work-dir", type=Path, default=Path(".cupilot/twins"), help="builds and peaks")
     options = parser.parse_args(arguments)
     record: dict[str, Any] = {**records.stamp(), "twins": []}
-    with Evaluator(Target.CUDA, options.work_dir) as evaluator:
+    with Evaluator(Target.CUDA, options.work_dir, sweep=0) as evaluator:  # an export has one value of each tunable
         record["device"] = evaluator.device.name
         for name in options.problems:
             row = _row(evaluator, name)
