@@ -308,7 +308,7 @@ class Session:
             half_width = CONFIRMED_PRECISION * self._device.precision
             return Effort(seconds=3.0, half_width=half_width, hopeless=0.0, refuses_scatter=True)
         hopeless = HOPELESS if order.incumbent is None else order.incumbent
-        return Effort(seconds=1.0, half_width=self._device.precision, hopeless=hopeless)
+        return Effort(seconds=0.75, half_width=self._device.precision, hopeless=hopeless)
 
     def _described(self) -> dict[str, Any]:
         """Return how the imported file is called, as JSON."""
