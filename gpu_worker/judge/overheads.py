@@ -21,7 +21,7 @@ from gpu_worker.targets.base import JudgeDevice
 BLOCKS = 12
 """Empty blocks of each number of parts."""
 
-BELIEVED = 10
+BELIEVED = 11
 """So many of them take at most what is believed: few honest blocks then seem longer than they were."""
 
 IDLE_SECONDS = 0.03

@@ -20,8 +20,9 @@ from gpu_worker.targets.cuda.head_start import FLUSHES_TIMED
 if TYPE_CHECKING:
     from gpu_worker.targets.cuda.lent import Lent
 
-HEAD_START_SECONDS = 0.7e-3
-"""A file's first call takes 0.2 to 0.6 ms of the host after its process stood still, later ones a tenth of that."""
+HEAD_START_SECONDS = 1.2e-3
+"""A file's first call takes 0.2 to 0.6 ms of the host after its process stood still, on some hosts 1 ms; later ones a
+tenth of that."""
 
 _clock = time.perf_counter
 
