@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from functools import lru_cache
+
+_CALL, _OPENING = re.compile(r"fn_\w*\("), re.compile(r" (fn_\w*\()")
 _COMMON = r"""
 struct f16 { unsigned short bits; };
 struct bf16 { unsigned short bits; };
@@ -240,18 +245,30 @@ def prelude(index_type: str, *, cuda: bool) -> str:
 def trimmed(text: str, body: str) -> str:
     """Return the prelude without the functions that neither the body nor what is left of it calls."""
     lines = text.split("\n")
+    calls = Counter[str]()
+    for line in (*lines, *body.split("\n")):
+        calls.update(_calls(line))
     while True:
-        rest = "\n".join(lines) + body
-        kept = [line for line in lines if not _is_unused(line, rest)]
-        if len(kept) == len(lines):
+        unused = {line for line in lines if (name := _defined(line)) and calls[name] <= 0}
+        if not unused:
             return "\n".join(lines)
-        lines = kept
+        for line in lines:
+            if line in unused:
+                calls.subtract(_calls(line))
+        lines = [line for line in lines if line not in unused]
 
 
-def _is_unused(line: str, whole: str) -> bool:
+@lru_cache(maxsize=1024)
+def _defined(line: str) -> str | None:
+    """Return the function that a line defines in whole, with its bracket; None for any other line."""
     if not line.startswith("FN ") or " fn_" not in line or not line.endswith("}"):
-        return False
-    name = "fn_" + line.split(" fn_")[1].split("(", maxsplit=1)[0]
-    return whole.count(f"{name}(") <= sum(
-        1 for text in whole.split("\n") if text.startswith("FN") and f" {name}(" in text
-    )
+        return None
+    return "fn_" + line.split(" fn_")[1].split("(", maxsplit=1)[0] + "("
+
+
+def _calls(line: str) -> Counter[str]:
+    """Return how often a line names each function before a bracket, its own definition left out."""
+    calls = Counter(_CALL.findall(line))
+    if line.startswith("FN"):
+        calls.subtract(set(_OPENING.findall(line)))
+    return calls

@@ -39,6 +39,9 @@ Tiling = Tiles | Vectors | None
 _KEPT_PROGRAMS = 8
 _programs: OrderedDict[tuple[int, bool], tuple[ProblemFacts, Program]] = OrderedDict()
 _matrices: OrderedDict[int, tuple[Program, Program]] = OrderedDict()
+_KEPT_REFUSALS = 512
+"""More than the micro-kernels of one problem that a search asks for again and again."""
+_refusals: OrderedDict[tuple[int, Vectors], tuple[ProblemFacts, str | None]] = OrderedDict()
 _kept: OrderedDict[tuple[int, Target, Tiling], tuple[ProblemFacts, Rendered | Unsupported]] = OrderedDict()
 
 
@@ -71,7 +74,16 @@ def refusal_of_tiles(facts: ProblemFacts, *, online: bool = False) -> str | None
 
 
 def refusal_of_vectors(facts: ProblemFacts, vectors: Vectors) -> str | None:
-    """Return why a problem's products cannot be tiled on ``cpu`` under a micro-kernel; None where they can."""
+    """Return why a problem's products cannot be tiled on ``cpu`` under a micro-kernel; None where they can. Kept."""
+    key = id(facts), vectors
+    if key not in _refusals or _refusals[key][0] is not facts:
+        _refusals[key] = facts, _made_refusal_of_vectors(facts, vectors)
+        while len(_refusals) > _KEPT_REFUSALS:
+            _refusals.popitem(last=False)
+    return _refusals[key][1]
+
+
+def _made_refusal_of_vectors(facts: ProblemFacts, vectors: Vectors) -> str | None:
     if all(tiling.product_of(group) is None for group in tiled_program(facts, vectors).groups):
         return f"no loop is a product with at least {tiling.LEAST} rows, {tiling.LEAST_LANES} columns"
     return _refusal(facts, Target.CPU, vectors)

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from agents.playbook import agents
+from agents.playbook.compiler import program
 from agents.playbook.compiler.cpu.tiling import Rectangle, Tiling, Vectors, product_of
 from agents.playbook.compiler.parameters import Pointers
-from agents.playbook.compiler.program import program_of, rendered, tiled_program
+from agents.playbook.compiler.program import program_of, refusal_of_vectors, rendered, tiled_program
 from agents.playbook.compiler.tensors import Reduce
 from agents.playbook.ladders import ladder, parse
 from agents.playbook.search import Space
@@ -131,6 +132,14 @@ def test_a_micro_kernel_comes_first_and_loops_are_left_for_later() -> None:
     ideas = [idea.strategy.ids() for idea in agents().manager.initial_strategies(about, [], 60, 0)]
     assert ideas[0] == ("simd", "micro_kernel")
     assert () in ideas[1:]
+
+
+def test_micro_kernels_asked_for_again_are_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = facts_of(GRAPHS["linear"])
+    micro_kernels = [Vectors(Rectangle(8, rows, vectors)) for rows in range(2, 8) for vectors in (1, 2, 3, 4)]
+    refusals = [refusal_of_vectors(facts, vectors) for vectors in micro_kernels]
+    monkeypatch.setattr(program, "rendered", None)
+    assert [refusal_of_vectors(facts, vectors) for vectors in micro_kernels] == refusals
 
 
 def test_without_a_product_there_is_no_micro_kernel() -> None:
