@@ -94,7 +94,7 @@ def test_a_hostile_conversion_ends_with_a_reason_and_reaches_nothing(
     statement, kind, said = HOSTILE[name]
     marks = FUNCTION.replace("    x = F.layer_norm", f"    {statement}\n    x = F.layer_norm")
     if kind is FailureKind.TIMEOUT:
-        shorten(monkeypatch, "the first forward pass", seconds=1.0)
+        shorten(monkeypatch.setattr, "the first forward pass", seconds=1.0)
     found = evaluator.trace(problem(marks))
     assert found.failure is not None
     assert found.failure.kind is kind, found.failure
