@@ -6,6 +6,7 @@ its files. The gate is the standard input, whose end opens it. Run as a file: ``
 
 from __future__ import annotations
 
+import gc
 import os
 import runpy
 import sys
@@ -24,8 +25,11 @@ def wait_for_gate() -> None:
 def main() -> None:
     """Import, wait, become the module."""
     module, preload, *arguments = sys.argv[1:]
+    gc.disable()  # looking for garbage among what imports leave takes an eighth of their time
     for name in preload.split(","):
         import_module(name)
+    gc.freeze()
+    gc.enable()
     wait_for_gate()
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -132,7 +132,7 @@ class Api(Role):
     """The REST API."""
 
     def __init__(self, settings: dict[str, str], cluster: Cluster) -> None:
-        argv = _launch("api", preload=["fastapi", "uvicorn", *_DATABASE])
+        argv = _launch("api", preload=["uvicorn", *_DATABASE, "api.app"])
         seen = environment(settings)
         client = {name: value for name, value in seen.items() if name == _OF_THE_API}
         super().__init__("api", argv, without_secrets(seen) | client)
@@ -147,7 +147,7 @@ class Scheduler(Role):
     """The one scheduler."""
 
     def __init__(self, settings: dict[str, str], cluster: Cluster) -> None:
-        argv = _launch("workers", "scheduler", preload=[*_CELERY, *_DATABASE])
+        argv = _launch("workers", "scheduler", preload=[*_CELERY, *_DATABASE, "workers.scheduler"])
         super().__init__("scheduler", argv, without_secrets(environment(settings)))
         self._cluster = cluster
 
@@ -162,7 +162,8 @@ class Worker(Role):
     def __init__(
         self, name: str, arguments: Sequence[str], seen: dict[str, str], cluster: Cluster, device: str | None = None
     ) -> None:
-        super().__init__(name, _launch("workers", *arguments, preload=[*_CELERY, *_DATABASE]), seen)
+        preload = [*_CELERY, *_DATABASE, "workers.worker"]
+        super().__init__(name, _launch("workers", *arguments, preload=preload), seen)
         self._kind = arguments[0]
         self._device = device
         self._cluster = cluster
