@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agents.playbook.conditions import Case, Check, always
 from agents.playbook.operators import Matmul
-from agents.playbook.templates import cuda_matmul_tensor, cuda_matmul_tiled, cuda_matmul_warpgroup
+from agents.playbook.templates import cuda_matmul_strassen, cuda_matmul_tensor, cuda_matmul_tiled, cuda_matmul_warpgroup
 from agents.playbook.templates.cuda_matmul_copies import packs_aligned
 from agents.playbook.templates.cuda_matmul_parts import Tiling
 from cupilot.domain.problem import NumericsPolicy, Target
@@ -60,6 +60,8 @@ def _tile(case: Case) -> str | None:
         return f"the tile would take {tiling.threads} threads"
     if "warpgroup_mma" in options:
         needed = cuda_matmul_warpgroup.shared_bytes(tiling)
+    elif "strassen" in options:
+        needed = cuda_matmul_strassen.shared_bytes(tiling, case.number("strassen", "stages", 2))
     elif "tensor_cores" in options:
         needed = cuda_matmul_tensor.shared_bytes(operator, options, tiling)
     else:
@@ -67,8 +69,9 @@ def _tile(case: Case) -> str | None:
     limit = case.device.shared_bytes_per_block
     if needed > limit:
         return f"the tiles need {needed} bytes of shared memory, a block has {limit}"
-    if tiling.part(operator) > LONGEST_CHAIN:
-        return f"sums of {tiling.part(operator)} products in float32 lose precision: split_k is needed"
+    chain = tiling.part(operator) >> case.number("strassen", "levels", 0)
+    if chain > LONGEST_CHAIN:
+        return f"sums of {chain} products in float32 lose precision: split_k is needed"
     return "there are too many blocks" if tiling.blocks(operator) > 2**31 - 1 else None
 
 
@@ -125,6 +128,22 @@ def _warpgroup(case: Case) -> str | None:
     return None if enough else "the sums of the tile do not fit the registers"
 
 
+def _strassen(case: Case) -> str | None:
+    operator, tiling = _matmul(case), Tiling.of(_matmul(case), case.options)
+    digits = case.device.arch.removeprefix("sm_").rstrip("af")
+    if not digits.isdigit() or int(digits) < 90:
+        return f"{case.device.arch} has no bulk copies"
+    size = 1 / (1 / operator.m + 1 / operator.n + 1 / operator.k)
+    if size < cuda_matmul_strassen.LEAST:
+        return f"sums of quarters would take longer than what they save: the size {size:.0f} is too small"
+    if not cuda_matmul_strassen.fits(tiling):
+        return "a warp has four by eight rectangles of whole packs"
+    split = cuda_matmul_strassen.Split.of(operator, case.options)
+    if sum(cuda_matmul_strassen.workspace(operator, split, tiling).values()) > cuda_matmul_strassen.MOST_BYTES:
+        return "sums and products would take more than 4 GiB"
+    return None
+
+
 def _matmul_vectors(case: Case) -> str | None:
     operator = _matmul(case)
     if "shared_tiling" not in case.options or "tensor_cores" in case.options:
@@ -172,6 +191,7 @@ CUDA: dict[str, Check] = {
     "warpgroup_mma": _warpgroup,
     "vector_loads": _matmul_vectors,
     "split_k": _split_k,
+    "strassen": _strassen,
     "block_swizzle": _swizzle,
     "launch_bounds": _matmul_bounds,
     "loop_unrolling": lambda case: "tensor-core loops are unrolled anyway" if "tensor_cores" in case.options else None,

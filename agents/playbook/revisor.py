@@ -32,6 +32,7 @@ _APPROXIMATIONS = (
     "one_pass_moments",
     "online_softmax",
     "hoisted_division",
+    "strassen",
 )
 _ADDRESSING = (
     "vector_loads",
@@ -49,7 +50,7 @@ SUSPECTS: dict[FailureKind, tuple[str, ...]] = {
     FailureKind.COMPILE_ERROR: (*_RESOURCES, "tensor_cores", "simd"),
     FailureKind.LAUNCH_ERROR: _RESOURCES,
     FailureKind.INVALID_PLAN: (*_RESOURCES, "split_rows", "split_k"),
-    FailureKind.OUT_OF_MEMORY: ("split_rows", "split_k", "packing", *_RESOURCES),
+    FailureKind.OUT_OF_MEMORY: ("strassen", "split_rows", "split_k", "packing", *_RESOURCES),
     FailureKind.CRASH: _ADDRESSING,
     FailureKind.ILLEGAL_ACCESS: _ADDRESSING,
     FailureKind.OUT_OF_BOUNDS_WRITE: _ADDRESSING,

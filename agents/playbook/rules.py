@@ -64,6 +64,7 @@ _COMPUTE = {
         "cluster_multicast",
         "shared_tiling",
         "register_blocking",
+        "strassen",
         "async_copy",
         "double_buffering",
         "bank_padding",

@@ -13,6 +13,7 @@ from agents.playbook.cost.values import Choice, Cost
 from agents.playbook.cost.work import APPROXIMATE, FUNCTION, Operations, operations
 from agents.playbook.operators import Matmul, Pointwise, Rows, moments_pair, softmax_pair
 from agents.playbook.templates.cuda_matmul_parts import Tiling
+from agents.playbook.templates.cuda_matmul_strassen import Split, blocks, workspace
 from agents.playbook.templates.cuda_packs import lanes
 from agents.playbook.templates.cuda_team import team_of
 
@@ -40,9 +41,11 @@ REGISTERS = 32
 TREE_SECONDS = 0.6e-6
 """Additional time of a block's reduction without shuffles."""
 
-WARPGROUP, TENSOR, SIMT, THREAD = 0.92, 0.2, 0.76, 0.1
+WARPGROUP, TENSOR, SIMT, THREAD = 0.92, 0.2, 0.81, 0.1
 """Shares of the peak that products reach: on warpgroups, on single warps' tensor cores, from registers of eight by
 eight, and without tiles."""
+PANELS, SUMS_SPEED = 0.85, 0.77
+"""Shares of the peak that products of panels reach, and of the bandwidth that sums of quarters do."""
 FULL_RATIO = 2.8
 """Multiply-adds a value of shared memory from which on a multiprocessor's scalar units are fed."""
 
@@ -175,6 +178,8 @@ def _in_flight(operator: Rows, choice: Choice, shape: Geometry, width: int) -> f
 
 def matmul(operator: Matmul, choice: Choice, shape: Geometry) -> Cost:
     """Return the cost of a product: its rate by the units it runs on, its tiles' edges, and what tiles read again."""
+    if "strassen" in choice:
+        return _strassen(operator, choice, shape)
     rates, tiling = choice.rates, Tiling.of(operator, choice.options)
     m, n, k, batches = operator.m, operator.n, operator.k, operator.batches
     moved = float(ITEM * batches * (m * k + k * n + m * n))
@@ -195,6 +200,18 @@ def matmul(operator: Matmul, choice: Choice, shape: Geometry) -> Cost:
     return Cost(memory, arithmetic, rates.launch * shape.launches)
 
 
+def _strassen(operator: Matmul, choice: Choice, shape: Geometry) -> Cost:
+    """Return the cost of sums of quarters, of the products of these, and of their combination, one after the other."""
+    rates, tiling, split = choice.rates, Tiling.of(operator, choice.options), Split.of(operator, choice.options)
+    m, n, k, batches = operator.m, operator.n, operator.k, operator.batches
+    written = sum(workspace(operator, split, tiling).values())
+    sums = (ITEM * batches * (m * k + k * n + m * n) + written) / (rates.bandwidth * SUMS_SPEED)
+    tiles = blocks(operator, split, tiling)
+    rounds = ceil(tiles / rates.units)
+    products = 2.0 * rounds * rates.units * tiling.m * tiling.n * split.k / _rate(choice)
+    return Cost(sums, sums + products, rates.launch * shape.launches)
+
+
 def _rate(choice: Choice) -> float:
     """Return operations a second of a card whose multiprocessors all have tiles."""
     if "tensor_cores" in choice:
@@ -202,6 +219,8 @@ def _rate(choice: Choice) -> float:
     rows_, cols = _rectangle(choice)
     fed = min(1.0, rows_ * cols / (rows_ + cols) / FULL_RATIO)
     rate = choice.rates.scalar * SIMT * fed
+    if "strassen" in choice:
+        return choice.rates.scalar * PANELS * fed
     copied = "async_copy" in choice
     for present, without in (
         (copied or "double_buffering" in choice, 0.92),

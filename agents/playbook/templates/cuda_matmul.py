@@ -7,7 +7,7 @@ Tiles on the scalar units are ``cuda_matmul_tiled``'s, tensor cores ``cuda_matmu
 from __future__ import annotations
 
 from agents.playbook.operators import Matmul
-from agents.playbook.templates import cuda_matmul_tensor, cuda_matmul_tiled, cuda_matmul_warpgroup
+from agents.playbook.templates import cuda_matmul_strassen, cuda_matmul_tensor, cuda_matmul_tiled, cuda_matmul_warpgroup
 from agents.playbook.templates.cuda_math import bounds
 from agents.playbook.templates.cuda_matmul_parts import Tiling, second_stage
 from agents.playbook.templates.matmul_text import address, finished, input_names, title
@@ -23,6 +23,8 @@ def render(operator: Matmul, options: Options) -> Kernel:
     """Return the kernel of a matrix product under the given techniques."""
     source = Source(title(operator), options)
     source.constants(batches=operator.batches, m=operator.m, n=operator.n, k=operator.k)
+    if "strassen" in options:
+        return cuda_matmul_strassen.render(operator, options, source)
     parts = options.number("split_k", "parts", 1)
     if "shared_tiling" not in options:
         return _plain(source, operator, options, parts)

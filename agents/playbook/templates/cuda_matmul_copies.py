@@ -84,35 +84,75 @@ class TileCopy:
         if name == self.axis:
             number = "(int)threadIdx.x" if whole else f"((int)threadIdx.x + n * {self.threads})"
             return f"const int {name} = {number} % {across} * {width};"
+        if whole and self.scattered and across == 4 and self.lines % 16 == 0:
+            # packs of the upper depths go to other banks than those of the lower ones
+            turned = "((int)threadIdx.x / 4 ^ (int)threadIdx.x % 4 / 2 * 8)"
+            return f"const int {name} = {turned} + n * {self.threads // across};"
         if whole:
             return f"const int {name} = (int)threadIdx.x / {across} + n * {self.threads // across};"
         return f"const int {name} = ((int)threadIdx.x + n * {self.threads}) / {across};"
 
     def begun(self) -> list[str]:
-        """Return statements that find where each of a thread's packs of the first tile lies, and whether it exists."""
-        upper, origin = ("M", "i0") if self.name == "a" else ("N", "j0")
+        """Return statements that find where a thread's packs of the first tile lie, and how many lines are left there.
+
+        Steps between packs are constant where they are whole: one pointer then does for all of them.
+        """
+        name, upper, origin = self.name, *(("M", "i0") if self.name == "a" else ("N", "j0"))
+        line, depth = self._strides()
+        first = f"{name} + ({origin} + line) * {line}LL + (k_first + depth) * {depth}LL"
+        if self._steps is not None:
+            return [
+                f"const float* from_{name};",
+                f"int lines_{name};",
+                "{",
+                *indented(["constexpr int n = 0;", *self.where()]),
+                f"    from_{name} = {first};",
+                f"    const long long lines = K_{upper} - {origin};",
+                f"    lines_{name} = (int)(lines < TILE_{upper} ? lines : TILE_{upper}) - line;",
+                "}",
+            ]
         return [
-            f"{self._offset_type()} at_{self.name}[{self.rounds}];",
-            f"bool line_inside_{self.name}[{self.rounds}];",
+            f"{self._offset_type()} at_{name}[{self.rounds}];",
+            f"bool line_inside_{name}[{self.rounds}];",
             *self.each(
                 [
                     *self.where(),
-                    f"const long long i = {origin} + line;",
-                    f"line_inside_{self.name}[n] = WHOLE_{upper} || i < K_{upper};",
-                    f"at_{self.name}[n] = i * {self._strides()[0]}LL + (k_first + depth) * {self._strides()[1]}LL;",
+                    f"line_inside_{name}[n] = WHOLE_{upper} || {origin} + line < K_{upper};",
+                    f"at_{name}[n] = ({origin} + line) * {line}LL + (k_first + depth) * {depth}LL;",
                 ],
             ),
         ]
 
     def address(self) -> list[str]:
-        """Return statements for whether pack ``n`` exists, and where it is in memory; they go on to the next tile."""
-        name = self.name
+        """Return statements for whether pack ``n`` exists, and where it is in memory."""
+        name, steps = self.name, self._steps
+        inside = "(WHOLE_K || depth < left)"
+        if steps is None:
+            return [
+                self._depth(),
+                f"const bool inside = line_inside_{name}[n] && {inside};",
+                f"const float* const from = {name} + at_{name}[n];",
+                f"at_{name}[n] += TILE_K * {self._strides()[1]};",
+            ]
+        upper, (line, depth) = "M" if name == "a" else "N", self._strides()
+        down = f"n * {steps[0]}" if steps[0] else "0"
         return [
             self._depth(),
-            f"const bool inside = line_inside_{name}[n] && (WHOLE_K || depth < left);",
-            f"const float* const from = {name} + at_{name}[n];",
-            f"at_{name}[n] += TILE_K * {self._strides()[1]};",
+            f"const bool inside = (WHOLE_{upper} || {down} < lines_{name}) && {inside};",
+            f"const float* const from = from_{name} + n * {steps[0] * line + steps[1] * depth}LL;",
         ]
+
+    def advance(self) -> list[str]:
+        """Return statements that go on to the next tile, once all packs of one were found."""
+        return [] if self._steps is None else [f"from_{self.name} += TILE_K * {self._strides()[1]};"]
+
+    @property
+    def _steps(self) -> tuple[int, int] | None:
+        """Return lines and depth between a thread's packs; None where these are not the same for all."""
+        across = (self.depth if self.axis == "depth" else self.lines) // self.width
+        if self.threads % across:
+            return None
+        return (self.threads // across, 0) if self.axis == "depth" else (0, self.threads // across)
 
     @property
     def rounds(self) -> int:
@@ -161,7 +201,7 @@ def fetching(tiles: list[TileCopy]) -> list[str]:
     for tile in tiles:
         registers += [f"{tile.kind} next_{tile.name}[{tile.rounds}];", *tile.begun()]
         read = f"next_{tile.name}[n] = inside ? *reinterpret_cast<const {tile.kind}*>(from) : {tile.kind}{{}};"
-        fetch += tile.each([*tile.address(), read])
+        fetch += [*tile.each([*tile.address(), read]), *tile.advance()]
         put += tile.each([*tile.where(), *tile.write()])
     lines = [*registers, "auto fetch = [&](int t) {", *indented([_LEFT, *fetch]), "};"]
     return [*lines, "auto put = [&](int buffer) {", *indented(put), "};"]
@@ -173,7 +213,7 @@ def starting(tiles: list[TileCopy]) -> list[str]:
     inner = [_LEFT]
     for tile in tiles:
         copy = f"copy_async<{4 * tile.width}>(&{tile.to()}, inside ? from : {tile.name}, inside);"
-        inner += tile.each([tile.where()[0], *tile.address(), copy])
+        inner += [*tile.each([tile.where()[0], *tile.address(), copy]), *tile.advance()]
     return [*begun, "auto start_copies = [&](int buffer, int t) {", *indented(inner), "};"]
 
 

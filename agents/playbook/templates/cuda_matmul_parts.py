@@ -123,27 +123,49 @@ def add_place(source: Source, operator: Matmul, tiling: Tiling) -> list[str]:
     source.add(INSIDE)
     lines = [
         f"const long long tile = {number} % (TILES_M * TILES_N), rest = {number} / (TILES_M * TILES_N);",
-        "const long long batch = rest % K_BATCHES, part = rest / K_BATCHES;",
+        "const long long batch = rest % K_BATCHES" + (", part = rest / K_BATCHES;" if tiling.parts > 1 else ";"),
     ]
-    if tiling.group:
-        lines += [
-            f"// block_swizzle: {tiling.group} tile rows at a time, column by column",
-            f"const long long first_m = tile / ({tiling.group} * TILES_N) * {tiling.group};",
-            f"const long long in_group = tile % ({tiling.group} * TILES_N);",
-            f"const long long high = TILES_M - first_m < {tiling.group} ? TILES_M - first_m : {tiling.group};",
-        ]
-        places = f"(first_m + in_group % high) * {span_m}", f"in_group / high * {span_n}"
-    else:
-        places = f"tile / TILES_N * {span_m}", f"tile % TILES_N * {span_n}"
+    order, (down, across) = tile_order(tiling.group)
+    lines += order
     if tiling.cluster > 1:
         lines.append(f"const int rank = blockIdx.x % {tiling.cluster};")
     own_m, own_n = _within("TILE_M", tiling.cluster_m), _within("TILE_N", tiling.cluster_n)
     lines += [
-        f"const long long i0 = {places[0]}{own_m}, j0 = {places[1]}{own_n};",
-        "const long long k_first = part * K_PART, k_last = k_first + K_PART < K_K ? k_first + K_PART : K_K;",
-        "const int tiles = k_first < k_last ? (int)((k_last - k_first + TILE_K - 1) / TILE_K) : 0;",
+        f"const long long i0 = {down} * {span_m}{own_m}, j0 = {across} * {span_n}{own_n};",
+        *_depth(operator, tiling),
     ]
     return lines
+
+
+def _depth(operator: Matmul, tiling: Tiling) -> list[str]:
+    """Return statements on the depth of a block's part, whose tiles are a constant where they can be.
+
+    With a variable number, sources of multiply-adds met in one bank of registers in a tenth of them.
+    """
+    if tiling.parts == 1:
+        bounds = "constexpr long long k_first = 0, k_last = K_K;"
+    elif tiling.part(operator) * tiling.parts == operator.k:
+        bounds = "const long long k_first = part * K_PART, k_last = k_first + K_PART;"
+    else:
+        end = "k_first + K_PART < K_K ? k_first + K_PART : K_K"
+        return [
+            f"const long long k_first = part * K_PART, k_last = {end};",
+            "const int tiles = k_first < k_last ? (int)((k_last - k_first + TILE_K - 1) / TILE_K) : 0;",
+        ]
+    return [bounds, "const int tiles = (int)((k_last - k_first + TILE_K - 1) / TILE_K);"]
+
+
+def tile_order(group: int) -> tuple[list[str], tuple[str, str]]:
+    """Return statements that place ``tile`` in the order of blocks, and text of its row and its column of tiles."""
+    if not group:
+        return [], ("tile / TILES_N", "tile % TILES_N")
+    lines = [
+        f"// block_swizzle: {group} tile rows at a time, column by column",
+        f"const long long first_m = tile / ({group} * TILES_N) * {group};",
+        f"const long long in_group = tile % ({group} * TILES_N);",
+        f"const long long high = TILES_M - first_m < {group} ? TILES_M - first_m : {group};",
+    ]
+    return lines, ("(first_m + in_group % high)", "in_group / high")
 
 
 def _span(tile: str, blocks: int) -> str:
@@ -175,8 +197,12 @@ constexpr int PAD = $PAD;
 """Constants of tiles that threads copy: whether every one is as deep as all, and the padding of their rows."""
 
 
-def pipeline(stages: int, *, asynchronous: bool, double: bool) -> list[str]:
-    """Return the loop over tiles along k. It calls ``fetch``, ``put`` and ``compute``, or ``start_copies``, lambdas."""
+def pipeline(stages: int, *, asynchronous: bool, double: bool, late: str = "TILE_K") -> list[str]:
+    """Return the loop over tiles along k.
+
+    It calls lambdas: ``fetch`` and ``put``, or ``start_copies``, and ``compute`` for a range of a tile's depth. Of two
+    buffers, the next tile is put into its own once this one is multiplied up to the depth ``late``.
+    """
     if asynchronous:
         text = f"""
         for (int t = 0; t < STAGES - 1; ++t) {{
@@ -188,22 +214,27 @@ def pipeline(stages: int, *, asynchronous: bool, double: bool) -> list[str]:
             __syncthreads();
             if (t + STAGES - 1 < tiles) start_copies((t + STAGES - 1) % STAGES, t + STAGES - 1);
             commit_copies();
-            compute(t % STAGES);
+            compute(t % STAGES, 0, TILE_K);
         }}
         wait_for_copies<0>();
         __syncthreads();
         """
     elif double:
-        text = """
+        text = f"""
         // double_buffering: the next tile is on its way while this one is multiplied
-        if (tiles > 0) { fetch(0); put(0); }
+        constexpr int LATE = {late};
+        if (tiles > 0) {{ fetch(0); put(0); }}
         __syncthreads();
-        for (int t = 0; t < tiles; ++t) {
-            if (t + 1 < tiles) fetch(t + 1);
-            compute(t % 2);
-            if (t + 1 < tiles) put((t + 1) % 2);
+        #pragma unroll 1
+        for (int t = 0; t + 1 < tiles; ++t) {{
+            fetch(t + 1);
+            compute(t % 2, 0, LATE);
+            put((t + 1) % 2);
+            compute(t % 2, LATE, TILE_K);
             __syncthreads();
-        }
+        }}
+        if (tiles > 0) compute((tiles - 1) % 2, 0, TILE_K);
+        __syncthreads();
         """
     else:
         text = """
@@ -211,7 +242,7 @@ def pipeline(stages: int, *, asynchronous: bool, double: bool) -> list[str]:
             fetch(t);
             put(0);
             __syncthreads();
-            compute(0);
+            compute(0, 0, TILE_K);
             __syncthreads();
         }
         """

@@ -150,9 +150,9 @@ def _compute(*, by_depth_a: bool, by_depth_b: bool, rounding: bool) -> list[str]
     """The lambda that multiplies one pair of tiles; operands that no thread has touched are rounded here."""
     loop = "for (int e = 0; e < $F.num_elements; ++e) $F.x[e] = wmma::__float_to_tf32($F.x[e]);"
     text = """
-    auto compute = [&](int buffer) {
+    auto compute = [&](int buffer, int first, int end) {
         #pragma unroll
-        for (int k = 0; k < TILE_K; k += DEPTH) {
+        for (int k = first; k < end; k += DEPTH) {
             FragmentA part_a[WARP_M / 16];
             FragmentB part_b[WARP_N / 16];
             #pragma unroll

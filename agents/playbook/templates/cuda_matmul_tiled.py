@@ -56,12 +56,13 @@ def add_kernel(source: Source, operator: Matmul, options: Options, tiling: Tilin
         *place,
         "extern __shared__ __align__(16) float tiles_a[];",
         "float* const tiles_b = tiles_a + STAGES * TILE_K * PITCH_A;",
-        "const int row = threadIdx.x / (TILE_N / COLS) * CHUNK_M, col = threadIdx.x % (TILE_N / COLS) * CHUNK_N;",
+        *_rectangle(tiling),
         "float sums[ROWS][COLS] = {};",
     ]
     body += starting(tiles) if asynchronous else fetching(tiles)
     body += _compute(options)
-    body += pipeline(tiling.stages, asynchronous=asynchronous, double="double_buffering" in options)
+    double = "double_buffering" in options
+    body += pipeline(tiling.stages, asynchronous=asynchronous, double=double, late="TILE_K - TILE_K / 4")
     body += _epilogue(operator, tiling, wide=wide and tiling.cols >= 4)
     source.add(
         """
@@ -74,6 +75,23 @@ def add_kernel(source: Source, operator: Matmul, options: Options, tiling: Tilin
         BODY=body,
     )
     return shared_bytes(tiling)
+
+
+def _rectangle(tiling: Tiling) -> list[str]:
+    """Return statements on the place of a thread's rectangle.
+
+    A warp has four by eight of them where these divide the tile, so that it reads few different values.
+    """
+    down, across = tiling.m // tiling.rows, tiling.n // tiling.cols
+    if down % 4 or across % 8:
+        return [
+            "const int row = threadIdx.x / (TILE_N / COLS) * CHUNK_M, col = threadIdx.x % (TILE_N / COLS) * CHUNK_N;"
+        ]
+    return [
+        "const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;",
+        f"const int row = (warp / {across // 8} * 4 + lane / 16 * 2 + lane % 2) * CHUNK_M;",
+        f"const int col = (warp % {across // 8} * 8 + lane / 2 % 8) * CHUNK_N;",
+    ]
 
 
 def shared_bytes(tiling: Tiling) -> int:
@@ -112,13 +130,13 @@ def _tiles(operator: Matmul, tiling: Tiling, *, wide: bool, asynchronous: bool) 
 def _compute(options: Options) -> list[str]:
     factor = options.number("loop_unrolling", "factor", 0)
     text = """
-    auto compute = [&](int buffer) {
+    auto compute = [&](int buffer, int first, int end) {
         int at_a = buffer * TILE_K * PITCH_A + row, at_b = buffer * TILE_K * PITCH_B + col;
         asm volatile("" : "+r"(at_a), "+r"(at_b));  // computed once, not again for each k
         const float* const from_a = tiles_a + at_a;
         const float* const from_b = tiles_b + at_b;
         $UNROLL
-        for (int k = 0; k < TILE_K; ++k) {
+        for (int k = first; k < end; ++k) {
             ChunkA a_values[ROWS / CHUNK_M];
             ChunkB b_values[COLS / CHUNK_N];
             #pragma unroll
@@ -130,8 +148,10 @@ def _compute(options: Options) -> list[str]:
             #pragma unroll
             for (int r = 0; r < ROWS; ++r)
                 #pragma unroll
-                for (int c = 0; c < COLS; ++c)
+                for (int n = 0; n < COLS; ++n) {  // to and fro, so that operands are used again
+                    const int c = r % 2 ? COLS - 1 - n : n;
                     sums[r][c] += a_values[r / CHUNK_M].v[r % CHUNK_M] * b_values[c / CHUNK_N].v[c % CHUNK_N];
+                }
         }
     };
     """
