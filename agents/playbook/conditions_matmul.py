@@ -140,7 +140,7 @@ def _strassen(case: Case) -> str | None:
         return "a warp has four by eight rectangles of whole packs"
     split = cuda_matmul_strassen.Split.of(operator, case.options)
     if sum(cuda_matmul_strassen.workspace(operator, split, tiling).values()) > cuda_matmul_strassen.MOST_BYTES:
-        return "sums and products would take more than 4 GiB"
+        return "sums and products would take more workspace than 4 GiB"
     return None
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from agents.playbook.templates.cuda_matmul_copies import ASYNC
 from cupilot.domain.header import render
 from cupilot.domain.kernel import Kernel, ResolvedLaunch, resolve
 from cupilot.domain.problem import ProblemFacts, Role
@@ -133,6 +134,15 @@ static inline void atomicMin(long long* p, long long v) {
 _REPLACED = {
     "#include <cooperative_groups.h>": "",
     "extern __shared__ __align__(16) float staged[]": "__shared__ __align__(16) float staged[65536]",
+    "extern __shared__ __align__(16) float tiles_a[]": "__shared__ __align__(16) float tiles_a[65536]",
+    ASYNC.strip("\n"): """
+template <int BYTES> static inline void copy_async(void* to, const void* from, bool inside) {
+    if (inside) memcpy(to, from, BYTES);
+    else memset(to, 0, BYTES);
+}
+static inline void commit_copies() {}
+template <int PENDING> static inline void wait_for_copies() {}
+""",
     'asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(bits))': "v = from_half(bits)",
     'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v))': "bits = to_half(v)",
     **REPLACED,
