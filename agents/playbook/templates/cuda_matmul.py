@@ -1,7 +1,7 @@
 """Matrix products on the ``cuda`` target: the plain kernel, and what the tiled ones share (grid, depth, epilogue).
 
-Tiles on the scalar units are ``cuda_matmul_tiled``'s, tensor cores ``cuda_matmul_tensor``'s and, a warpgroup at a time,
-``cuda_matmul_warpgroup``'s.
+Tiles on the scalar units are ``cuda_matmul_tiled``'s, of sums of quarters ``cuda_matmul_strassen``'s; those on tensor
+cores ``cuda_matmul_tensor``'s and, a warpgroup at a time, ``cuda_matmul_warpgroup``'s.
 """
 
 from __future__ import annotations
