@@ -337,8 +337,7 @@ class Reference:
             if after._version or not alike(before, after):
                 raise UnusableReference(
                     f"in_place_reference: forward changes its argument {name}, and a kernel may not write to its "
-                    "inputs; let forward work on a copy, or return the changed tensor too: "
-                    f"{name} = {name}.clone() as its first line"
+                    f"inputs: begin forward with {name} = {name}.clone(), and return what it changed"
                 )
 
     def outputs_of(self, result: Any) -> list[torch.Tensor]:
