@@ -144,9 +144,7 @@ def _problem(fields: Form) -> ProblemInput:
 
 
 def _method(population: int = SceConfig().population, generations: int = SceConfig().generations) -> SceConfig:
-    """Return the method; the default number of elites would not fit into a population of two."""
-    elites = min(SceConfig().elites, max(population - 1, 0))
-    return SceConfig(population=population, generations=generations, elites=elites)
+    return SceConfig(population=population, generations=generations)
 
 
 def _labels(text: str) -> dict[str, str]:

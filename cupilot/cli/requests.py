@@ -115,10 +115,6 @@ class JobOptions:
         if unknown:
             hint = f"it has {', '.join(sorted(parameters - {'name'}))}"
             raise InvalidInput(f"{self.method} has no parameter {unknown[0]!r}", hint=hint, where="--set")
-        if "elites" in parameters and isinstance(chosen.get("population"), int):
-            # The default number of elites would not fit into a population of two.
-            elites = CONFIGS[self.method]().elites
-            chosen.setdefault("elites", min(elites, max(chosen["population"] - 1, 0)))
         return {"name": self.method, **chosen}
 
     def _problem(self) -> ProblemInput:

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 from random import Random
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -62,6 +62,7 @@ class SceConfig(Value):
     epochs: Annotated[int, Field(ge=1, le=20)] = 1
     """Each but the first begins with fresh strategies for the best kernels of the one before."""
     elites: Annotated[int, Field(ge=0, le=50)] = 2
+    """Best candidates that always survive; where not given, fewer in a population that has no room for two."""
     tournament: Annotated[int, Field(ge=1, le=50)] = 3
     """Members drawn for each parent."""
     repair_rounds: Annotated[int, Field(ge=0, le=10)] = 2
@@ -83,6 +84,14 @@ class SceConfig(Value):
     """Ablation: False starts without the strategy pool."""
     alignment: bool = True
     """Ablation: False keeps strategies as they were asked for."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_elites_fit(cls, data: Any) -> Any:
+        population = data.get("population") if isinstance(data, dict) else None
+        if not isinstance(population, int) or "elites" in data:
+            return data
+        return {**data, "elites": min(cls.model_fields["elites"].default, max(population - 1, 0))}
 
     @model_validator(mode="after")
     def _elites_fit(self) -> SceConfig:

@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import pairwise
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,11 @@ configs = st.integers(2, 12).flatmap(
         generations=st.integers(1, 10),
     )
 )
+
+
+@pytest.mark.parametrize(("population", "elites"), [(2, 1), (3, 2), (8, 2)])
+def test_elites_that_are_not_given_fit_into_a_small_population(population: int, elites: int) -> None:
+    assert SceConfig.model_validate({"population": population}).elites == elites
 
 
 @given(configs, populations(), st.integers())
