@@ -61,7 +61,7 @@ def _tile(case: Case) -> str | None:
     if "warpgroup_mma" in options:
         needed = cuda_matmul_warpgroup.shared_bytes(tiling)
     elif "strassen" in options:
-        needed = cuda_matmul_strassen.shared_bytes(tiling, case.number("strassen", "stages", 2))
+        needed = cuda_matmul_strassen.shared_bytes(operator, options, tiling)
     elif "tensor_cores" in options:
         needed = cuda_matmul_tensor.shared_bytes(operator, options, tiling)
     else:
@@ -69,9 +69,8 @@ def _tile(case: Case) -> str | None:
     limit = case.device.shared_bytes_per_block
     if needed > limit:
         return f"the tiles need {needed} bytes of shared memory, a block has {limit}"
-    chain = tiling.part(operator) >> case.number("strassen", "levels", 0)
-    if chain > LONGEST_CHAIN:
-        return f"sums of {chain} products in float32 lose precision: split_k is needed"
+    if tiling.part(operator) > LONGEST_CHAIN and "strassen" not in options:
+        return f"sums of {tiling.part(operator)} products in float32 lose precision: split_k is needed"
     return "there are too many blocks" if tiling.blocks(operator) > 2**31 - 1 else None
 
 

@@ -102,9 +102,9 @@ _MATMUL_CUDA = (
     "tma_loads(stages=4), cluster_multicast(blocks=2): the same in small tiles, for small results",
     "shared_tiling(tile_m=128, tile_n=128, tile_k=32), tensor_cores(precision=tf32), warpgroup_mma, "
     "tma_loads(stages=4), split_k(parts=32): small result, deep product",
-    "shared_tiling(tile_m=128, tile_n=128, tile_k=32), register_blocking(rows=8, cols=8), launch_bounds(min_blocks=2), "
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=16), register_blocking(rows=8, cols=8), launch_bounds(min_blocks=2), "
     "block_swizzle(group=8), strassen(levels=2): 49 products of sums of sixteenths in place of 64, for large matrices",
-    "shared_tiling(tile_m=128, tile_n=128, tile_k=32), register_blocking(rows=8, cols=8), launch_bounds(min_blocks=2), "
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=16), register_blocking(rows=8, cols=8), launch_bounds(min_blocks=2), "
     "block_swizzle(group=8), strassen(levels=1): seven products of sums of quarters in place of eight",
     "shared_tiling(tile_m=128, tile_n=128, tile_k=16), register_blocking(rows=8, cols=8), double_buffering, "
     "bank_padding(words=4), vector_loads(width=4), launch_bounds(min_blocks=2), block_swizzle(group=8): "

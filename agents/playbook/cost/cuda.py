@@ -44,7 +44,7 @@ TREE_SECONDS = 0.6e-6
 WARPGROUP, TENSOR, SIMT, THREAD = 0.92, 0.2, 0.81, 0.1
 """Shares of the peak that products reach: on warpgroups, on single warps' tensor cores, from registers of eight by
 eight, and without tiles."""
-PANELS, SUMS_SPEED = 0.85, 0.77
+PANELS, SUMS_SPEED = 0.8, 0.77
 """Shares of the peak that products of panels reach, and of the bandwidth that sums of quarters do."""
 FULL_RATIO = 2.8
 """Multiply-adds a value of shared memory from which on a multiprocessor's scalar units are fed."""

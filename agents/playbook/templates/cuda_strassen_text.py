@@ -208,6 +208,23 @@ extern "C" __global__ void $BOUNDS multiply(
         if (lane == 0) arrive(&empty[slot], 0);
         slot = after;
         parity = then;
+        if constexpr (STEPS > CHAIN) {  // a chain's sums are added to those of earlier ones
+            Four* const kept = reinterpret_cast<Four*>(ring + RING * SLOT) + threadIdx.x;
+            const bool last = step + 1 == STEPS;
+            if ((step + 1) % CHAIN == 0 || last) {
+                #pragma unroll
+                for (int r = 0; r < ROWS; ++r)
+                    #pragma unroll
+                    for (int c = 0; c < COLS; c += 4) {
+                        Four& earlier = kept[(r * COLS + c) / 4 * THREADS];
+                        Four now = {sums[r][c], sums[r][c + 1], sums[r][c + 2], sums[r][c + 3]};
+                        if (step >= CHAIN) now = added(earlier, now);
+                        if (!last) earlier = now;
+                        #pragma unroll
+                        for (int v = 0; v < 4; ++v) sums[r][c + v] = last ? now.v[v] : 0.0f;
+                    }
+            }
+        }
     }
     constexpr long long PITCH = TILES_N * TILE_N;
     float* const to = p_products + ((batch * TILES_M + down) * TILE_M + row) * PITCH + across * TILE_N + col;

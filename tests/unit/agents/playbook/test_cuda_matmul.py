@@ -36,7 +36,7 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], Shapes, str]] = {
     "one buffer": (torch.bmm, {"a": (2, 67, 20), "b": (2, 20, 36)}, SMALL),
     "even parts": (torch.matmul, {"a": (64, 256), "b": (256, 64)}, f"{DOUBLE}, split_k(parts=2)"),
     "ragged parts": (torch.matmul, {"a": (64, 260), "b": (260, 64)}, f"{DOUBLE}, vector_loads, split_k(parts=2)"),
-    "quarters": (torch.matmul, {"a": (128, 96), "b": (96, 128)}, f"{TILES}, strassen(levels=1)"),
+    "quarters": (torch.matmul, {"a": (128, 224), "b": (224, 128)}, f"{TILES}, strassen(levels=1)"),
     "ragged quarters": (torch.matmul, {"a": (133, 75), "b": (75, 149)}, f"{TILES}, strassen(levels=2)"),
     "turned quarters": (
         lambda a, b: a.T @ b.T,
@@ -63,7 +63,7 @@ def _random(*shape: int) -> torch.Tensor:
 @cache
 def _large() -> Briefing:
     """A product that is just large enough for sums of quarters."""
-    facts, _ = trace(torch.matmul, {"a": torch.zeros(2048, 2048), "b": torch.zeros(2048, 2048)})
+    facts, _ = trace(torch.matmul, {"a": torch.zeros(3072, 3072), "b": torch.zeros(3072, 3072)})
     return briefing(facts, Target.CUDA, Zone.COMPUTE)
 
 
@@ -74,6 +74,7 @@ def _translated(about: Briefing, text: str) -> Kernel:
 @pytest.mark.parametrize("name", list(CASES))
 def test_products_make_what_the_reference_makes(name: str, builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_matmul_strassen, "LEAST", 0)
+    monkeypatch.setattr(cuda_matmul_strassen, "CHAIN", 32)
     function, shapes, text = CASES[name]
     inputs = {key: _random(*shape) for key, shape in shapes.items()}
     facts, _ = trace(function, inputs)
@@ -84,16 +85,16 @@ def test_products_make_what_the_reference_makes(name: str, builds: Path, monkeyp
     assert (made - exact).abs().max() < 1e-5 * exact.std()
 
 
-QUARTERS = "shared_tiling(tile_k=32), register_blocking, launch_bounds(min_blocks=2), strassen(levels=2)"
+QUARTERS = "shared_tiling(tile_k=16), register_blocking, launch_bounds(min_blocks=2), strassen(levels=2)"
 
 
 @pytest.mark.parametrize(
     ("text", "constants", "arch", "reason"),
     [
-        (QUARTERS, {"LEAST": 700}, "sm_90", "the size 683 is too small"),
+        (QUARTERS, {"LEAST": 1100}, "sm_90", "the size 1024 is too small"),
         (QUARTERS, {"MOST_BYTES": 2**27}, "sm_90", "more workspace"),
         (QUARTERS, {}, "sm_80", "sm_80 has no bulk copies"),
-        (QUARTERS.replace("tile_k=32", "tile_n=32"), {}, "sm_90", "four by eight"),
+        (QUARTERS.replace("tile_k=16", "tile_n=32"), {}, "sm_90", "four by eight"),
     ],
 )
 def test_products_of_quarters_say_why_they_do_not_apply(
