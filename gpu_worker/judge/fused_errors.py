@@ -1,6 +1,6 @@
-"""Errors of a large output in one pass over a GPU's memory, where PyTorch's operators take one each.
+"""Errors of a large output by one kernel, where PyTorch's operators take a pass over the GPU's memory each.
 
-Compiled by PyTorch itself at the first call, in 0.2 s: ``torch.cuda.jiterator``.
+Compiled by PyTorch itself at the first call: ``torch.cuda.jiterator``.
 """
 
 from __future__ import annotations

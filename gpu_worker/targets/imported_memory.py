@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gpu_worker.targets.cuda.lent import Lent
 
 HEAD_START_SECONDS = 1.2e-3
-"""A file's first call takes 0.2 to 0.6 ms of the host after its process stood still, on some hosts 1 ms; later ones a
-tenth of that."""
+"""A file's first call takes 0.2 to 0.6 ms of the host after its process stood still, later ones a tenth of that;
+twice as much is left for slower hosts."""
 
 _clock = time.perf_counter
 

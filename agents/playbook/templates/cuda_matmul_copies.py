@@ -86,8 +86,8 @@ class TileCopy:
             return f"const int {name} = {number} % {across} * {width};"
         if whole and self.scattered and across == 4 and self.lines % 16 == 0:
             # packs of the upper depths go to other banks than those of the lower ones
-            turned = "((int)threadIdx.x / 4 ^ (int)threadIdx.x % 4 / 2 * 8)"
-            return f"const int {name} = {turned} + n * {self.threads // across};"
+            swizzled = "((int)threadIdx.x / 4 ^ (int)threadIdx.x % 4 / 2 * 8)"
+            return f"const int {name} = {swizzled} + n * {self.threads // across};"
         if whole:
             return f"const int {name} = (int)threadIdx.x / {across} + n * {self.threads // across};"
         return f"const int {name} = ((int)threadIdx.x + n * {self.threads}) / {across};"

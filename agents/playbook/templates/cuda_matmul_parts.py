@@ -140,7 +140,7 @@ def add_place(source: Source, operator: Matmul, tiling: Tiling) -> list[str]:
 def _depth(operator: Matmul, tiling: Tiling) -> list[str]:
     """Return statements on the depth of a block's part, whose tiles are a constant where they can be.
 
-    With a variable number, sources of multiply-adds met in one bank of registers in a tenth of them.
+    With a variable number, the compiler gives sources of multiply-adds registers of one bank.
     """
     if tiling.parts == 1:
         bounds = "constexpr long long k_first = 0, k_last = K_K;"

@@ -13,7 +13,7 @@ from agents.playbook.templates.cuda_math import bounds
 from agents.playbook.templates.cuda_matmul_copies import contiguous_axis, packs_aligned
 from agents.playbook.templates.cuda_matmul_parts import Tiling, tile_order
 from agents.playbook.templates.cuda_ring import HARDWARE
-from agents.playbook.templates.cuda_strassen_text import COMBINE, MULTIPLY, PACKS, STRAIGHT, TURNED
+from agents.playbook.templates.cuda_strassen_text import COMBINE, DIRECT, MULTIPLY, PACKS, TRANSPOSED
 from agents.playbook.templates.matmul_text import address, finished
 from agents.playbook.templates.source import Options, Source
 from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Workspace
@@ -22,7 +22,7 @@ from cupilot.domain.problem import Target
 THREADS = 256
 """Of a block that makes or combines sums."""
 SQUARE = 32
-"""Lines, and depth, of what is turned in shared memory at a time."""
+"""Lines, and depth, of what is transposed in shared memory at a time."""
 LEAST = 1000
 """Size ``1 / (1/m + 1/n + 1/k)`` below which sums of quarters save too little. Of a cube it is a third of the edge.
 
@@ -141,20 +141,20 @@ def _sums(source: Source, operator: Matmul, split: Split, tiling: Tiling, name: 
         "INPUT": item.name,
     }
     panels, depth = -(-part // tile), -(-split.k // tiling.k) * tiling.k
-    turned = contiguous_axis(item, depth_is_row=not first) == "depth"
-    if turned:
-        source.add(TURNED, **values)
+    transposed = contiguous_axis(item, depth_is_row=not first) == "depth"
+    if transposed:
+        source.add(TRANSPOSED, **values)
         count = operator.batches * panels * (tile // SQUARE) * -(-depth // SQUARE)
     else:
         wide = packs_aligned(item, lines, operator.k, depth_is_row=not first)
-        source.add(STRAIGHT, LOAD=_load(values, wide=wide), **values)
+        source.add(DIRECT, LOAD=_load(values, wide=wide), **values)
         count = -(-operator.batches * panels * depth * (tile // 4) // THREADS)
     return Launch(
         kernel=f"sum_{name}",
         args=(item.name, f"sums_{name}"),
         grid=(str(count),),
         block=(str(THREADS),),
-        shared_bytes=str(4**split.levels * SQUARE * (SQUARE + 1) * 4 if turned else 0),
+        shared_bytes=str(4**split.levels * SQUARE * (SQUARE + 1) * 4 if transposed else 0),
     )
 
 

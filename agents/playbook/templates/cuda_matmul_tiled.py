@@ -148,7 +148,7 @@ def _compute(options: Options) -> list[str]:
             #pragma unroll
             for (int r = 0; r < ROWS; ++r)
                 #pragma unroll
-                for (int n = 0; n < COLS; ++n) {  // to and fro, so that operands are used again
+                for (int n = 0; n < COLS; ++n) {  // in alternating direction, so that operands are used again
                     const int c = r % 2 ? COLS - 1 - n : n;
                     sums[r][c] += a_values[r / CHUNK_M].v[r % CHUNK_M] * b_values[c / CHUNK_N].v[c % CHUNK_N];
                 }

@@ -67,7 +67,7 @@ __device__ __forceinline__ void combined(Four (&parts)[COUNT], int number, const
 }
 """
 
-STRAIGHT = r"""
+DIRECT = r"""
 // Sums of the parts of $NAME, whose neighbours in memory are neighbours in a panel: a thread has a pack of four.
 extern "C" __global__ void __launch_bounds__(256) sum_$NAME(
     const float* __restrict__ p_$INPUT, float* __restrict__ p_sums_$NAME) {
@@ -93,12 +93,12 @@ extern "C" __global__ void __launch_bounds__(256) sum_$NAME(
 }
 """
 
-TURNED = r"""
-// Sums of the parts of $NAME, turned: 32 lines by 32 of the depth of each part pass through shared memory.
+TRANSPOSED = r"""
+// Sums of the parts of $NAME, transposed: 32 lines by 32 of the depth of each part pass through shared memory.
 extern "C" __global__ void __launch_bounds__(256) sum_$NAME(
     const float* __restrict__ p_$INPUT, float* __restrict__ p_sums_$NAME) {
     extern __shared__ __align__(128) unsigned char ring_bytes[];
-    float* const turned = reinterpret_cast<float*>(ring_bytes);
+    float* const transposed = reinterpret_cast<float*>(ring_bytes);
     constexpr long long SIZE = TILES_$AXIS * DEPTH * TILE_$AXIS, ACROSS = (DEPTH + 31) / 32;
     constexpr long long DOWN = TILES_$AXIS * (TILE_$AXIS / 32);
     const int first_depth = (int)(blockIdx.x % ACROSS) * 32, first_line = (int)(blockIdx.x / ACROSS % DOWN) * 32;
@@ -111,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(256) sum_$NAME(
             const int in_line = first_line + warp + 8 * n, in_depth = first_depth + lane;
             const long long line = $LINE_OF(part) * $PART + in_line, depth = $DEPTH_OF(part) * K_PART_K + in_depth;
             const bool inside = in_line < $PART && line < $LINES && in_depth < K_PART_K && depth < K_K;
-            turned[(part * 32 + lane) * 33 + warp + 8 * n] = inside ? *($FROM) : 0.0f;
+            transposed[(part * 32 + lane) * 33 + warp + 8 * n] = inside ? *($FROM) : 0.0f;
         }
     __syncthreads();
     const int line = threadIdx.x % 8 * 4, depth = threadIdx.x / 8;
@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(256) sum_$NAME(
     #pragma unroll
     for (int part = 0; part < PARTS; ++part)
         #pragma unroll
-        for (int v = 0; v < 4; ++v) parts[part].v[v] = turned[(part * 32 + depth) * 33 + line + v];
+        for (int v = 0; v < 4; ++v) parts[part].v[v] = transposed[(part * 32 + depth) * 33 + line + v];
     const int in_line = first_line + line, in_depth = first_depth + depth;
     if (in_depth >= DEPTH) return;
     const long long panel = in_line / TILE_$AXIS;
@@ -195,7 +195,7 @@ extern "C" __global__ void $BOUNDS multiply(
             #pragma unroll
             for (int r = 0; r < ROWS; ++r)
                 #pragma unroll
-                for (int c = 0; c < COLS; ++c) {  // to and fro: what was read last is there still
+                for (int c = 0; c < COLS; ++c) {  // in alternating direction: what was read last is used again
                     const int j = r % 2 ? COLS - 1 - c : c;
                     sums[r][j] += a_values[r / 4].v[r % 4] * b_values[j / 4].v[j % 4];
                 }

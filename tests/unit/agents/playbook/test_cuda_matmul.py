@@ -31,14 +31,14 @@ SMALL = "shared_tiling(tile_m=64, tile_n=32, tile_k=8), register_blocking(rows=8
 CASES: dict[str, tuple[Callable[..., torch.Tensor], Shapes, str]] = {
     "packs": (torch.matmul, {"a": (132, 76), "b": (76, 140)}, f"{DOUBLE}, vector_loads, block_swizzle(group=4)"),
     "whole": (torch.matmul, {"a": (64, 48), "b": (48, 128)}, f"{DOUBLE}, vector_loads"),
-    "turned": (lambda a, b: a.T @ b.T, {"a": (75, 132), "b": (90, 75)}, f"{DOUBLE}, vector_loads"),
+    "transposed": (lambda a, b: a.T @ b.T, {"a": (75, 132), "b": (90, 75)}, f"{DOUBLE}, vector_loads"),
     "no packs": (torch.matmul, {"a": (67, 45), "b": (45, 71)}, f"{SMALL}, async_copy(stages=3)"),
     "one buffer": (torch.bmm, {"a": (2, 67, 20), "b": (2, 20, 36)}, SMALL),
     "even parts": (torch.matmul, {"a": (64, 256), "b": (256, 64)}, f"{DOUBLE}, split_k(parts=2)"),
     "ragged parts": (torch.matmul, {"a": (64, 260), "b": (260, 64)}, f"{DOUBLE}, vector_loads, split_k(parts=2)"),
     "quarters": (torch.matmul, {"a": (128, 224), "b": (224, 128)}, f"{TILES}, strassen(levels=1)"),
     "ragged quarters": (torch.matmul, {"a": (133, 75), "b": (75, 149)}, f"{TILES}, strassen(levels=2)"),
-    "turned quarters": (
+    "transposed quarters": (
         lambda a, b: a.T @ b.T,
         {"a": (70, 130), "b": (90, 70)},
         f"{TILES}, strassen(levels=1), block_swizzle(group=4)",
