@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,21 +15,23 @@ from cupilot.domain.problem import NumericsPolicy, Role, TensorSpec
 from gpu_worker.judge import exactness, laws, ties
 from gpu_worker.judge.cases import MOST_ERROR, Case, Cases, finite, usable_error
 from gpu_worker.judge.deviation import (
-    Expected,
     disagreement,
     flat,
     largest,
-    moments,
     stretches,
     unreadable,
 )
 from gpu_worker.judge.dtypes import TORCH_DTYPES
+from gpu_worker.judge.null_kernels import null_outputs, run_on_half
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import SHAPES_BY_VALUES, UnusableReference, out_of_memory
 from gpu_worker.judge.tolerance import Precision, calibrate, precision_of
 
 CLEAR_OF_OVERFLOW = 2.0**-4
 """Share of the largest number of a type up to which outputs may come."""
+
+DRAWS_TO_ANSWER = 12
+"""Draws under a law that a reference has to answer, where there are others that it does not."""
 
 NO_ROOM = "there is too little memory for its answer in float64"
 
@@ -68,9 +71,10 @@ def admit(reference: ReferenceLink, cases: Cases, specs: Sequence[TensorSpec], p
     precision = precision_of(policy, specs)
     drawn = reference.draw(_other_seed())
     notes = _unchanging(specs, cases.get(laws.OWN).given, drawn)
+    multiplies = _multiplies_safely(cases.get(laws.OWN), specs)
     previous = reference.run(drawn)
     del drawn  # as large as all that a case is given
-    subject = _Subject(reference, cases, specs, precision, previous)
+    subject = _Subject(reference, cases, specs, precision, previous, multiplies)
     own, why = _try_law(laws.OWN, subject)
     if own is None:
         raise UnusableReference(f"no kernel could be judged on this problem's own inputs: {why}")
@@ -86,8 +90,12 @@ def admit(reference: ReferenceLink, cases: Cases, specs: Sequence[TensorSpec], p
         ),
         laws.INTEGERS: lambda: _try_integers(subject, policy),
     }
-    for law, trial in trials.items() if laws.drawn_role(specs) else ():
-        admitted, why = _tried(trial, subject)
+    tried = {law: _tried(trial, subject) for law, trial in trials.items()} if laws.drawn_role(specs) else {}
+    raises = any(trial.raised for trial in tried.values())
+    for law, trial in tried.items():
+        admitted, why = trial.admitted, trial.why
+        if raises and admitted is not None and not _always_answers(admitted.law, subject):
+            admitted, why = None, "the reference raises on some of its draws"
         if admitted is None:
             notes.append(f"law {law} left out: {why}")
         else:
@@ -138,15 +146,27 @@ class _Subject:
     precision: Precision
     previous: Sequence[torch.Tensor]
     """Outputs for another draw: what null kernels know."""
+    multiplies: bool
+    """True if results on the problem's own inputs, multiplied by each other, stay in range."""
 
 
-def _tried(trial: Callable[[], tuple[Admitted | None, str]], subject: _Subject) -> tuple[Admitted | None, str]:
-    """Return a trial's result; None and the reason where the reference raises on its inputs, or memory is too short.
+@dataclass(frozen=True)
+class _Trial:
+    """The result of trying a law."""
+
+    admitted: Admitted | None
+    why: str
+    raised: bool = False
+    """True if the reference raises on its inputs."""
+
+
+def _tried(trial: Callable[[], tuple[Admitted | None, str]], subject: _Subject) -> _Trial:
+    """Return a trial's result; no law and the reason where the reference raises on its inputs, or memory is too short.
 
     Where it is, the trial is made again without what is kept for others.
     """
     try:
-        return trial()
+        return _Trial(*trial())
     except (UnusableReference, RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             return _unanswered(error)
@@ -154,18 +174,30 @@ def _tried(trial: Callable[[], tuple[Admitted | None, str]], subject: _Subject) 
     subject.reference.release_memory()
     subject.reference.device.release_unused()
     try:
-        return trial()
+        return _Trial(*trial())
     except (UnusableReference, RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             return _unanswered(error)
-        return None, NO_ROOM if str(error) == NO_ROOM else "there is too little memory for it"
+        return _Trial(None, NO_ROOM if str(error) == NO_ROOM else "there is too little memory for it")
 
 
-def _unanswered(error: Exception) -> tuple[None, str]:
+def _unanswered(error: Exception) -> _Trial:
     """Return why the reference has no answer (a matrix without an inverse); raises what says nothing of it."""
     if isinstance(error, UnusableReference):
-        return None, str(error)
+        return _Trial(None, str(error), raised=True)
     raise error
+
+
+def _always_answers(law: str, subject: _Subject) -> bool:
+    """Return whether the reference answers more draws of a law; other answers mean nothing here."""
+    try:
+        for _ in range(DRAWS_TO_ANSWER):
+            subject.reference.run(subject.cases.another(law))
+    except UnusableReference as error:
+        if error.kind is FailureKind.OUT_OF_MEMORY:
+            raise
+        return False
+    return True
 
 
 def _try_sizes(law: str, subject: _Subject) -> tuple[Admitted | None, str]:
@@ -238,6 +270,8 @@ def _case(law: str, subject: _Subject) -> Case | str:
         return SHAPES_BY_VALUES
     if law != laws.OWN and not finite(case):
         return "the reference is not finite there"
+    if subject.multiplies and not _multiplies_safely(case, subject.specs):
+        return "two of its results, multiplied, leave the range of what they are computed in"
     if all(unreadable(item.values) for item in case.expected):
         return "every value of the reference's output is NaN or infinite: look at get_inputs() and the formula"
     if all(flat(item.values) for item in case.expected):
@@ -247,86 +281,28 @@ def _case(law: str, subject: _Subject) -> Case | str:
 
 def _in_range(case: Case, specs: Sequence[TensorSpec]) -> bool:
     """Return whether outputs stay clear of overflow, so that no right order of operations overflows before another."""
+    return all(
+        laws.largest_magnitude(values) <= CLEAR_OF_OVERFLOW * torch.finfo(dtype).max
+        for values, dtype in _floating(case, specs)
+    )
+
+
+def _multiplies_safely(case: Case, specs: Sequence[TensorSpec]) -> bool:
+    """Return whether the product of two results stays in range: a scan of products multiplies parts in any order."""
+    return all(
+        laws.largest_magnitude(values) <= math.sqrt(torch.finfo(torch.promote_types(dtype, torch.float32)).max)
+        for values, dtype in _floating(case, specs)
+    )
+
+
+def _floating(case: Case, specs: Sequence[TensorSpec]) -> list[tuple[torch.Tensor, torch.dtype]]:
+    """Return the expected values of outputs that are no whole numbers, and the outputs' types."""
     outputs = [spec for spec in specs if spec.role is Role.OUTPUT]
-    floating = [
-        (item.values, torch.finfo(TORCH_DTYPES[spec.dtype]).max)
+    return [
+        (item.values, TORCH_DTYPES[spec.dtype])
         for item, spec in zip(case.expected, outputs, strict=True)
         if item.values.is_floating_point()
     ]
-    return all(laws.largest_magnitude(values) <= CLEAR_OF_OVERFLOW * end for values, end in floating)
-
-
-def run_on_half(
-    reference: ReferenceLink, specs: Sequence[TensorSpec], inputs: Sequence[torch.Tensor], own: Sequence[torch.Tensor]
-) -> list[torch.Tensor] | None:
-    """Return the outputs where the batch's second half is its first once more; ``own`` are those of the batch as it is.
-
-    A kernel that skips the second half can know no better: of a mean it gives the first half's, of a sum twice it.
-    Shapes stay, and with them what indices in one input mean in another. None where that tells nothing: outputs
-    have the batch's rows, there is one row, the answer does not change, or there is none.
-    """
-    batch = inputs[0].shape[0] if inputs[0].dim() > 0 else 1
-    half = batch // 2
-    if half == 0 or any(tensor.dim() > 0 and tensor.shape[0] == batch for tensor in own):
-        return None
-    doubled = [
-        torch.cat([tensor[:half], tensor[:half], tensor[2 * half :]])
-        if spec.role is Role.INPUT and tensor.dim() > 0 and tensor.shape[0] == batch
-        else tensor
-        for spec, tensor in zip(specs, inputs, strict=False)
-    ]
-    try:
-        outputs = reference.run(doubled)
-    except UnusableReference:  # equal rows may have no answer, as no inverse; or memory no room for another batch
-        return None
-    alike = [tensor.shape for tensor in outputs] == [tensor.shape for tensor in own]
-    return outputs if alike and not all(map(torch.equal, outputs, own)) else None
-
-
-def null_outputs(
-    case: Case, own: Sequence[torch.Tensor], previous: Sequence[torch.Tensor]
-) -> dict[str, Callable[[], list[torch.Tensor]]]:
-    """Return functions that make the outputs of kernels that do not do the work, by name; outputs are large.
-
-    What they know is another draw's output, ``previous``.
-    """
-    values = [item.values for item in case.expected]
-    nulls: dict[str, Callable[[], list[torch.Tensor]]] = {
-        "zeros": lambda: [torch.zeros_like(tensor) for tensor in values],
-        "constant": lambda: [_constant(known, tensor) for known, tensor in zip(previous, values, strict=True)],
-        "previous_output": lambda: list(previous),
-    }
-    if any(tensor.numel() > 1 for tensor in values):
-        nulls["half_of_rows"] = lambda: [_half(mine, other) for mine, other in zip(own, previous, strict=True)]
-    alike = [_input_like(case, item) for item in case.expected]
-    if all(tensor is not None for tensor in alike):
-        nulls["input_copy"] = lambda: [
-            tensor.to(item.values.dtype)
-            for tensor, item in zip(alike, case.expected, strict=True)
-            if tensor is not None
-        ]
-    return nulls
-
-
-def _constant(known: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return the middle of a known output, everywhere."""
-    if not known.is_floating_point():
-        return torch.full_like(like, known.reshape(-1).mode().values.item())
-    return torch.full_like(like, moments(known)[0])
-
-
-def _half(own: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
-    result = own.contiguous().clone().reshape(-1)
-    half = result.numel() // 2
-    result[half:] = _constant(previous, result[half:])
-    return result.reshape(own.shape)
-
-
-def _input_like(case: Case, expected: Expected) -> torch.Tensor | None:
-    for tensor in case.given:
-        if tensor.shape == expected.values.shape:
-            return tensor
-    return None
 
 
 def _verdicts(kept: Sequence[Admitted], notes: list[str]) -> dict[str, bool]:

@@ -88,6 +88,11 @@ class Cases:
         self._kept[law] = case
         return case
 
+    def another(self, law: str) -> list[torch.Tensor]:
+        """Return inputs of another draw under this law, which are not kept."""
+        own = self._reference.draw(secrets.randbits(48))
+        return laws.apply(law, own, self._specs, secrets.randbits(48), self.step)
+
     def limit(self, budget_bytes: int) -> None:
         """Keep cases of up to so many bytes from now on."""
         self._budget = budget_bytes

@@ -234,6 +234,33 @@ def test_laws_that_leave_the_domain_are_left_out() -> None:
     assert any("signed" in note and "not finite" in note for note in admission.notes)
 
 
+def test_laws_on_which_the_reference_raises_now_and_then_are_left_out() -> None:
+    """Planted extremes leave some matrices positive definite: one draw says nothing of the next."""
+    inputs = "(lambda half: half @ half.T + 16 * torch.eye(16))(torch.rand(16, 16))"
+    subject = Subject("torch.linalg.cholesky(x)", inputs)
+    for item in subject.admit().laws:
+        assert sum(_answers(subject, item.law) for _ in range(30)) >= 25, item.law
+
+
+def _answers(subject: Subject, law: str) -> bool:
+    try:
+        subject.reference.run(subject.cases.another(law))
+    except UnusableReference:
+        return False
+    return True
+
+
+def test_laws_whose_results_overflow_when_they_are_multiplied_are_left_out() -> None:
+    """A scan of products multiplies parts: where a row comes to 1e30, a part of it may come to 1e40."""
+    admission = Subject("torch.cumprod(1 + x, dim=1)", "1e-3 * torch.rand(64, 2048)").admit()
+    assert any(note.startswith("law offset left out") and "multiplied" in note for note in admission.notes)
+
+
+def test_large_constants_in_the_results_are_no_reason_to_leave_a_law_out() -> None:
+    admission = Subject("x.masked_fill(x < 0.5, -3e38)", "torch.rand(64, 32)").admit()
+    assert not any("multiplied" in note for note in admission.notes)
+
+
 def test_positive_inputs_hide_a_relu_but_the_laws_do_not() -> None:
     admission = Subject("torch.relu(x)").admit()
     own, signed = admission.laws[0], admission.laws[1]
