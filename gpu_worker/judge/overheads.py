@@ -22,7 +22,10 @@ BLOCKS = 12
 """Empty blocks of each number of parts."""
 
 BELIEVED = 11
-"""So many of them take at most what is believed: few honest blocks then seem longer than they were."""
+"""So many of them take at most what a block is believed to take beside its launches, but for the margin."""
+
+MARGIN = 1.1
+"""For blocks that launch something: they have orders to read and places to tell, and slots are filled before them."""
 
 IDLE_SECONDS = 0.03
 """For so long a runner stands still before an empty block, as it does while slots are filled: its caches are cold."""
@@ -64,7 +67,7 @@ def measure_overheads(
             began = time.perf_counter()
             words.cpu()
             looks.append(time.perf_counter() - began)
-        blocks[parts] = _believed(times)
+        blocks[parts] = MARGIN * _believed(times)
     return Overheads(blocks, _believed(looks))
 
 

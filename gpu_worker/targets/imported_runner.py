@@ -129,14 +129,15 @@ class ImportedRunner:
         assert self._memory is not None
         slots = [self._slots[index] for index in order]
         self._memory.begin()
-        with user_errors.reported(None, "forward_failed", "forward"), torch.no_grad(), self._autocast():
-            self._copy_buffers(slots)
-            first = max(0, FIRST_CALLS - self._calls)
-            self._calls += len(slots)
-            places = [self._call(slot) for slot in slots[:first]]
-            with self._lent.routed() if self._lent is not None else nullcontext():
-                places += [self._call(slot) for slot in slots[first:]]
-            seconds = self._memory.end()
+        with user_errors.reported(None, "forward_failed", "forward"):
+            with torch.no_grad(), self._autocast():
+                self._copy_buffers(slots)
+                first = max(0, FIRST_CALLS - self._calls)
+                self._calls += len(slots)
+                places = [self._call(slot) for slot in slots[:first]]
+                with self._lent.routed() if self._lent is not None else nullcontext():
+                    places += [self._call(slot) for slot in slots[first:]]
+            seconds = self._memory.end()  # waits: what came before took its time while the device worked
         self._places = places if self._lent is not None else []
         return seconds
 

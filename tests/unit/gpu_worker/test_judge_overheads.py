@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_worker.judge.overheads import Overheads, measure_overheads
+from gpu_worker.judge.overheads import MARGIN, Overheads, measure_overheads
 from gpu_worker.judge.runner_link import MOST_PARTS, Ran
 from gpu_worker.targets.cuda.judge import CudaJudge
 
@@ -37,11 +37,11 @@ def device(*, lends: bool) -> Any:
     return SimpleNamespace(lends=lends, flush_cache=lambda: None, synchronize=lambda: None, torch_device="cpu")
 
 
-def test_an_overhead_is_what_most_empty_blocks_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overhead_is_a_margin_beyond_what_most_empty_blocks_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_worker.judge.overheads.IDLE_SECONDS", 0.0)
     link = Link()
     overheads = measure_overheads(link, device(lends=True), link.hold, 30.0)  # type: ignore[arg-type]
-    assert overheads.blocks == {parts: pytest.approx(0.5e-3 * parts) for parts in range(1, MOST_PARTS + 1)}
+    assert overheads.blocks == {parts: pytest.approx(MARGIN * 0.5e-3 * parts) for parts in range(1, MOST_PARTS + 1)}
     assert 0 < overheads.look < 1
     assert not link.held, "the runner goes on to load the file"
 
