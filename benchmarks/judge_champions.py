@@ -2,12 +2,14 @@
 
 Each is prepared and evaluated once at the size of its champion, largest problems first, a thread of one queue a card.
 The record says for each what it came to, beside the speedup that it ships with; begins nothing after ``--seconds``.
+``--count`` draws so many of them by ``--seed``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 import time
@@ -28,13 +30,15 @@ def main(argv: list[str] | None = None) -> int:
     if options.one_card:
         return _serve(options)
     listed = [found for found in champions() if found.target is Target(options.target)]
+    if options.count is not None:
+        listed = random.Random(options.seed).sample(listed, min(options.count, len(listed)))
     run = _Run(options, sorted(listed, key=_size, reverse=True))
     threads = [Thread(target=run.work, args=(card,)) for card in options.cards]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    say(f"{run.audited} of {run.begun} that were begun are audited; {len(listed)} ship")
+    say(f"{run.audited} of {run.begun} that were begun are audited; {len(listed)} were to be judged")
     return 0 if 0 < run.begun == run.audited else 1
 
 
@@ -132,6 +136,8 @@ def _size(champion: Champion) -> int:
 def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = arguments("judge_champions", __doc__)
     parser.add_argument("--cards", nargs="+", required=True, help="GPU indexes or UUIDs")
+    parser.add_argument("--count", type=int, help="judge so many, drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="of that draw")
     parser.add_argument("--one-card", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
