@@ -11,13 +11,13 @@ from types import MappingProxyType
 
 from agents.interface import Attempt, Briefing, InitialStrategy, StrategySource
 from agents.playbook.forecast import Forecast
-from agents.playbook.ladders import ladder
+from agents.playbook.ladders import ladder, parse
 from agents.playbook.prophet import PlaybookProphet
 from agents.playbook.search import Space
 from agents.playbook.translator import operator_of, template_operator, with_defaults
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.pool import PoolEntry, PoolMatch, operators, shapes
-from cupilot.domain.problem import Role
+from cupilot.domain.problem import Role, Target
 from cupilot.domain.strategy import Strategy, TechniqueUse
 from cupilot.domain.technique import catalogue
 
@@ -26,6 +26,8 @@ RANDOM_ATTEMPTS = 40
 CROSSOVER_ATTEMPTS = 24
 SLOW_SHARE = 0.25
 """A strategy that was slower than this share of the best speedup known for the same work is not tried again."""
+BASICS_CPU = parse("threads, simd(width=16), polynomial_exp: every core, whole vectors")
+"""What a strategy from the pool gets in place of what cannot be applied: without it, a kernel is scalar code."""
 KEEP_FITTER, TAKE_OTHER, PARAMETER_OF_FITTER, MUTATE = 0.85, 0.5, 0.65, 0.35
 """Chances that a child keeps a technique of the fitter parent only, takes one of the other's, has the fitter's value of
 a parameter that both set, and is changed beyond its parents."""
@@ -153,13 +155,32 @@ def _from_pool(space: Space, pool: Sequence[PoolMatch], forecast: Forecast) -> I
         if entry.target is not space.briefing.target or not entry.verdict.counts or not entry.speedup:
             continue
         strategy, dropped = space.fitted(entry.strategy)
+        added: tuple[str, ...] = ()
+        if dropped and space.briefing.target is Target.CPU:
+            strategy, added = _with_basics(space, strategy)
         if not strategy.techniques or (not won_here(match) and forecast.hopeless(strategy)):
             continue
         source = f"From the pool: {entry.speedup:.2f} times eager on {entry.problem_name}"
         without = f"; without {', '.join(dropped)}, which cannot be applied here" if dropped else ""
+        instead = f"; with {', '.join(added)} instead" if added else ""
         yield InitialStrategy(
-            strategy=_explained(strategy, f"{source}{without}."), source=StrategySource.POOL, pool_entry=entry.id
+            strategy=_explained(strategy, f"{source}{without}{instead}."),
+            source=StrategySource.POOL,
+            pool_entry=entry.id,
         )
+
+
+def _with_basics(space: Space, strategy: Strategy) -> tuple[Strategy, tuple[str, ...]]:
+    """Return the strategy with those of :data:`BASICS_CPU` that can be applied beside its own, and their ids."""
+    added = []
+    for use in BASICS_CPU.techniques:
+        if use.id in strategy.ids() or use.id in space.briefing.banned:
+            continue
+        more = with_defaults(Strategy(techniques=(*strategy.techniques, use)))
+        if space.valid(more):
+            strategy = more
+            added.append(use.id)
+    return strategy, tuple(added)
 
 
 def _from_ladder(space: Space, forecast: Forecast) -> Iterator[InitialStrategy]:

@@ -176,11 +176,13 @@ _CPU_HEAD = r"""
 #define FN_INF __builtin_inf()
 #define FN_NAN __builtin_nan("")
 """
-_CPU_HALF = r"""
+_CPU_TYPES = r"""
+FN bool ld(const bool* p, idx i) { return ((const unsigned char*)p)[i] != 0; }
 FN float ld(const f16* p, idx i) { _Float16 half; __builtin_memcpy(&half, p + i, 2); return (float)half; }
 FN void st(f16* p, idx i, float value) { const _Float16 half = (_Float16)value; __builtin_memcpy(p + i, &half, 2); }
 FN float round_f16(float value) { return (float)(_Float16)value; }
 """
+"""Loads and stores of half floats, and loads of truth values: g++ 12 has no vectors of ``bool``."""
 _CPU_BRING = r"""
 FN void fn_bring_sum(long long* p, long long v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 FN long long fn_now(long long* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
@@ -196,7 +198,7 @@ _CUDA_HEAD = r"""
 #define FN_NAN __longlong_as_double(0x7ff8000000000000LL)
 #define __builtin_memcpy memcpy
 """
-_CUDA_HALF = r"""
+_CUDA_TYPES = r"""
 FN float widened(unsigned short bits) { float x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits)); return x; }
 FN unsigned short halved(float x) { unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
 FN float ld(const f16* p, idx i) { return widened(p[i].bits); }
@@ -237,9 +239,9 @@ def prelude(index_type: str, *, cuda: bool) -> str:
         ]
     functions += [_LOGSUM, _WHOLE_POW, _WHOLE.strip(), _WORDS.strip(), (_CUDA_BRING if cuda else _CPU_BRING).strip()]
     functions += [_RATIO.strip(), _KEYS.strip(), _CUDA_PACK.strip()] if cuda else []
-    head, half = (_CUDA_HEAD, _CUDA_HALF) if cuda else (_CPU_HEAD, _CPU_HALF)
+    head, types = (_CUDA_HEAD, _CUDA_TYPES) if cuda else (_CPU_HEAD, _CPU_TYPES)
     body = "\n".join(functions)
-    return f"typedef {index_type} idx;\n{head.strip()}\n{_COMMON.strip()}\n{half.strip()}\n{body}"
+    return f"typedef {index_type} idx;\n{head.strip()}\n{_COMMON.strip()}\n{types.strip()}\n{body}"
 
 
 def trimmed(text: str, body: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
@@ -95,6 +97,22 @@ def test_launches_compile_for_cuda(name: str) -> None:
     about = briefing(facts, Target.CUDA)
     kernel = agents().translator.translate(about, Strategy(techniques=()), None, 0)
     assert compile_cuda(kernel, facts) == ""
+
+
+def test_loops_over_a_mask_are_vectorised_on_the_cpu(builds: Path) -> None:
+    inputs = {"x": torch.randn(8, 64), "mask": torch.rand(8, 64) < 0.5}
+
+    def masked_softmax(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x.masked_fill(mask, -1e9).softmax(-1)
+
+    facts, _ = trace(masked_softmax, inputs)
+    about = briefing(facts, Target.CPU)
+    kernel = agents().translator.translate(about, parse("simd(width=16), polynomial_exp: vectors"), None, 0)
+    source = kernel.source.replace('#include "problem.h"', "")
+    command = ["g++", "-O3", "-march=x86-64-v4", "-fopenmp", "-std=c++17", "-S", "-o", "-", "-x", "c++", "-"]
+    assembly = subprocess.run(command, input=source, check=True, capture_output=True, text=True).stdout
+    assert re.search(r"vdivps.*%zmm", assembly)
+    compare_all(run_cpu(kernel, facts, inputs, builds), Case(masked_softmax, inputs))
 
 
 EMULATED = ["transpose_add", "cat", "residual_norm", "two_axes", "long_sum", "long_argmax", "topk", "batch_norm"]

@@ -79,6 +79,18 @@ def test_pool_entries_come_first_best_first_and_adapted() -> None:
     assert all(item.source is StrategySource.IDEA for item in found[2:])
 
 
+def test_on_a_cpu_what_is_left_of_a_pool_entry_still_has_threads_and_vectors() -> None:
+    entry = match(parse("threads, micro_kernel(rows=8, vectors=2), hoisted_division: "), number=1, target=Target.CPU)
+    brief = about("softmax", Target.CPU, zone=None)
+    (found,) = PLAYBOOK.manager.initial_strategies(brief, [entry], 1, 0)
+    assert found.source is StrategySource.POOL
+    assert found.strategy.ids() == ("threads", "hoisted_division", "simd", "polynomial_exp")
+    assert "without micro_kernel, which cannot be applied here; with simd, polynomial_exp" in found.strategy.rationale
+    whole = match(parse("threads, hoisted_division: "), number=1, target=Target.CPU)
+    (found,) = PLAYBOOK.manager.initial_strategies(brief, [whole], 1, 0)
+    assert found.strategy.ids() == ("threads", "hoisted_division")
+
+
 def test_the_pool_takes_at_most_half_of_the_places() -> None:
     brief = about("softmax")
     entries = [match(parse(f"grid_stride(blocks_per_unit={n}): "), number=n) for n in (2, 4, 8, 16)]
