@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 from cupilot.domain.errors import CupilotError, Unauthorized, Unavailable
 from cupilot.schemas import ErrorBody, ErrorEnvelope, FieldProblem
-from cupilot.schemas.paths import field_path
+from cupilot.schemas.paths import field_path, unknown_field
 
 MAX_DETAILS = 20
 """Validation problems that one answer lists; a hostile body could have thousands."""
@@ -103,7 +103,9 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _validation(request: Request, error: RequestValidationError) -> Response:
-        return _validation_response(error.errors(), request_id(request))
+        body = getattr(request.scope.get("route"), "body_field", None)
+        annotation = None if body is None else body.field_info.annotation
+        return _validation_response(error.errors(), request_id(request), annotation)
 
     @app.exception_handler(BodyTooLarge)
     async def _too_large(request: Request, error: BodyTooLarge) -> Response:
@@ -130,11 +132,11 @@ def _slug(status: int) -> str:
     return HTTPStatus(status).phrase.lower().replace(" ", "_").replace("-", "_")
 
 
-def _validation_response(errors: Sequence[Any], request_id: str) -> Response:
+def _validation_response(errors: Sequence[Any], request_id: str, annotation: Any) -> Response:
     if errors and all(error["loc"][0] == "path" for error in errors):
         # An id that cannot exist is an id that does not exist.
         return render(404, "not_found", "no such thing", request_id, where=_path(errors[0]))
-    details = [FieldProblem(where=_path(error), message=_message(error)) for error in errors[:MAX_DETAILS]]
+    details = [FieldProblem(where=_path(error), message=_message(error, annotation)) for error in errors[:MAX_DETAILS]]
     first = details[0]
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return render(
@@ -148,9 +150,10 @@ def _validation_response(errors: Sequence[Any], request_id: str) -> Response:
     )
 
 
-def _message(error: Any) -> str:
+def _message(error: Any, annotation: Any) -> str:
+    """Return what is wrong with a field; ``annotation`` is the type of the body."""
     if error["type"] == "extra_forbidden":
-        return "unknown field"
+        return unknown_field(annotation, error["loc"][1:])[:500]
     if error["type"] == "json_invalid":
         return f"not valid JSON: {error['ctx']['error']}"
     if error["type"] == "model_attributes_type" and tuple(error["loc"]) == ("body",):

@@ -27,7 +27,7 @@ CROSSOVER_ATTEMPTS = 24
 SLOW_SHARE = 0.25
 """A strategy that was slower than this share of the best speedup known for the same work is not tried again."""
 BASICS_CPU = parse("threads, simd(width=16), polynomial_exp: every core, whole vectors")
-"""What a strategy from the pool gets in place of what cannot be applied: without it, a kernel is scalar code."""
+"""Techniques of a strategy from the pool in place of those that cannot be applied: it would be scalar code."""
 KEEP_FITTER, TAKE_OTHER, PARAMETER_OF_FITTER, MUTATE = 0.85, 0.5, 0.65, 0.35
 """Chances that a child keeps a technique of the fitter parent only, takes one of the other's, has the fitter's value of
 a parameter that both set, and is changed beyond its parents."""

@@ -12,7 +12,7 @@ import torch
 
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import NumericsPolicy, Role, TensorSpec
-from gpu_worker.judge import exactness, laws, ties
+from gpu_worker.judge import exactness, laws, near_ties, ties
 from gpu_worker.judge.cases import MOST_ERROR, Case, Cases, finite, usable_error
 from gpu_worker.judge.deviation import (
     disagreement,
@@ -232,9 +232,12 @@ def _try_law(law: str, subject: _Subject, *, exact_tolerance: float | None = Non
     if isinstance(case, str):
         return None, case
     own = reference.run(case.given)
-    error = largest(case.expected, own)
+    near = near_ties.neighbours(reference, case)
+    error = largest(case.expected, near_ties.settled(own, near))
     calibrated = (
-        calibrate(reference, case, error, subject.precision) if exact_tolerance is None else (exact_tolerance, None)
+        calibrate(reference, case, error, subject.precision, near)
+        if exact_tolerance is None
+        else (exact_tolerance, None)
     )
     moved = ties.moved_by_ties(reference, case) if law != laws.INTEGERS else 0.0
     if calibrated is None:

@@ -28,6 +28,7 @@ from gpu_worker.judge.deviation import (
     largest,
     stretches,
 )
+from gpu_worker.judge.near_ties import NearTies, neighbours, settled
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
 from gpu_worker.judge.tolerance import Precision
@@ -108,8 +109,10 @@ def _least(typical: float, precision: Precision) -> torch.Tensor:
     return (precision.floor * _POWERS).clamp_min(max(precision.floor * typical, SMALLEST))
 
 
-def measured(reference: ReferenceLink, case: Case, precision: Precision, own: Sequence[torch.Tensor]) -> Most:
-    """Return the bounds of each output of a case; ``own`` is PyTorch's answer to it.
+def measured(
+    reference: ReferenceLink, case: Case, precision: Precision, own: Sequence[torch.Tensor], near: NearTies
+) -> Most:
+    """Return the bounds of each output of a case, near ties left out; ``own`` is PyTorch's answer to it.
 
     Of products and convolutions, the inputs' roundings are taken to be as large as those of their largest values:
     Strassen's and Winograd's algorithms add up neighbours, and round what they make of small ones like the large ones.
@@ -133,7 +136,7 @@ def measured(reference: ReferenceLink, case: Case, precision: Precision, own: Se
     regrows = any(base_name(node) in RUNNING_PRODUCTS for node in reference.graph.nodes)
     return tuple(
         None if regrows and _vanishes(expected) else bounds(expected, [mine, other], precision)
-        for expected, mine, other in zip(case.expected, own, nudged, strict=True)
+        for expected, mine, other in zip(case.expected, settled(own, near), settled(nudged, near), strict=True)
     )
 
 
@@ -240,7 +243,8 @@ class Measured:
         """Return the error of PyTorch's own answer; 1 where it is not finite."""
         if law not in self._errors:
             case = self._cases.get(law)
-            error = largest(case.expected, self._reference.run(case.given))
+            near = neighbours(self._reference, case)
+            error = largest(case.expected, settled(self._reference.run(case.given), near))
             self._errors[law] = error if math.isfinite(error) else 1.0
         return self._errors[law]
 
@@ -259,5 +263,6 @@ class Measured:
         if law not in self._most:
             case = self._cases.get(law)
             own = self._reference.run(case.given)
-            self._most[law] = measured(self._reference, case, self._precision, own)
+            near = neighbours(self._reference, case)
+            self._most[law] = measured(self._reference, case, self._precision, own, near)
         return self._most[law]

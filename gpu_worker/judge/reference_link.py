@@ -130,11 +130,13 @@ class ReferenceLink:
         seed: int = 0,
         of_largest: bool = False,
         ties: messages.Ties | None = None,
+        near_ties: messages.Side | None = None,
     ) -> list[torch.Tensor]:
         """Return the outputs in float64, or in float32 where memory is short; ``rounded``: wherever they are large.
 
         With ``nudge``, each given value is moved by that share of itself, or ``of_largest`` in its tensor, up or down
-        by ``seed``. ``ties``: which of equal elements is sorted and selected first.
+        by ``seed``. ``ties``: which of equal elements is sorted and selected first. ``near_ties``: the
+        side to which values next to a tie are rounded.
         """
         question = messages.RunExact(
             given=self._hand_over(tensors),
@@ -143,6 +145,7 @@ class ReferenceLink:
             nudge_seed=seed,
             nudge_of_largest=of_largest,
             ties=ties,
+            near_ties=near_ties,
         )
         answer = self.ask(question, messages.ExactTensors)
         self._note_exactness(answer)

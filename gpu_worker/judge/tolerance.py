@@ -19,6 +19,7 @@ from cupilot.domain.problem import DType, NumericsPolicy, Role, TensorSpec
 from gpu_worker.judge import laws
 from gpu_worker.judge.cases import MOST_ERROR, Case, usable_error
 from gpu_worker.judge.deviation import MIN_SPREAD_ELEMENTS, largest
+from gpu_worker.judge.near_ties import NearTies, settled
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import SHAPES_BY_VALUES, UnusableReference
 from gpu_worker.judge.roundings import round_mantissa
@@ -86,10 +87,15 @@ def precision_of(policy: NumericsPolicy, specs: Sequence[TensorSpec]) -> Precisi
 
 
 def calibrate(
-    reference: ReferenceLink, case: Case, reference_error: float, precision: Precision
+    reference: ReferenceLink,
+    case: Case,
+    reference_error: float,
+    precision: Precision,
+    near: NearTies,
 ) -> tuple[float, float | None] | None:
     """Return tolerance of a case, and the error of the next lower precision (None where precision plays no part).
 
+    ``reference_error`` is without what ``near`` ties explain, and so is the error of nudged inputs.
     None where PyTorch errs too much for a tolerance to mean anything; raises :class:`UnusableReference` where other
     values make other shapes. Without its measure, roundings have to average
     out as nudges do, which those of values with a large part in common do not.
@@ -101,7 +107,7 @@ def calibrate(
     if all(item.integral for item in case.expected):
         return 0.0, None
     nudged = reference.run_exact(case.given, rounded=True, nudge=precision.unit, seed=secrets.randbits(31))
-    conditioning = largest(case.expected, _as_expected(case, nudged))
+    conditioning = largest(case.expected, settled(_as_expected(case, nudged), near))
     del nudged  # as large as the rounded outputs that follow
     if measured:
         inherent = max(reference_error, conditioning if usable_error(conditioning) else 0.0, precision.least)

@@ -23,6 +23,9 @@ Use: TypeAlias = Literal["given", "results", "slots"]
 Ties: TypeAlias = Literal["first", "last"]
 """Which of equal elements comes first."""
 
+Side: TypeAlias = Literal["up", "down"]
+"""Neighbour to which values are rounded that lie next to a tie."""
+
 
 class Message(BaseModel):
     """A question or an answer."""
@@ -112,6 +115,8 @@ class RunExact(Question):
     """True if it is moved by that share of its tensor's largest value."""
     ties: Ties | None = None
     """Which of equal elements is selected and sorted first; None: any, as PyTorch does it."""
+    near_ties: Side | None = None
+    """Neighbour to which values next to a tie are rounded; None: each to its own."""
 
 
 class RunSelecting(Question):

@@ -22,6 +22,7 @@ from gpu_worker.judge.room import Room
 from gpu_worker.judge.roundings import nudge
 from gpu_worker.messages import reference as messages
 from gpu_worker.messages.reference import Answer
+from gpu_worker.reference.near_ties import NearTies
 from gpu_worker.reference.reference import Chosen, Reference
 from gpu_worker.reference.selections import OrderedTies
 from gpu_worker.signature import NotPortable
@@ -152,7 +153,9 @@ class ReferenceServer:
         if question.nudge:
             by, seed, largest = question.nudge, question.nudge_seed, question.nudge_of_largest
             moved = partial(nudge, relative=by, seed=seed, of_largest=largest)
-        with OrderedTies(last=question.ties == "last") if question.ties else nullcontext():
+        ordered = OrderedTies(last=question.ties == "last") if question.ties else nullcontext()
+        rounding = NearTies(up=question.near_ties == "up") if question.near_ties else nullcontext()
+        with ordered, rounding:
             outputs = self.reference.run_exact(self._given(question.given), in_pieces=question.again, change=moved)
         if question.rounded:
             outputs = self.reference.rounded(outputs)

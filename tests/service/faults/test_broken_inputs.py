@@ -59,7 +59,7 @@ def job(source: str, **fields: object) -> dict[str, object]:
         (job(GOOD, target="tpu"), 422, "invalid_input", "target"),
         (job(GOOD, seed="seven"), 422, "invalid_input", "seed"),
         (job(GOOD, budgets={"candidates": -1}), 422, "invalid_input", "candidates"),
-        (job(GOOD, budgets={"candidate": 5}), 422, "invalid_input", "unknown field"),
+        (job(GOOD, budgets={"candidate": 5}), 422, "invalid_input", "unknown field; did you mean candidates?"),
         (job(GOOD, method={"population": 4, "elites": 4}), 422, "invalid_input", "elites"),
         ([], 422, "invalid_input", "body"),
         ({"problem": {"source": 5}, "target": "cpu"}, 422, "invalid_input", "source"),
