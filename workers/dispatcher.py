@@ -12,7 +12,7 @@ from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.queue import WorkerRow
 from cupilot.storage.people.quotas import note_held_back
 from cupilot.storage.pool.rows import anything_unindexed
-from cupilot.storage.queue.cluster import live_workers
+from cupilot.storage.queue.cluster import NO_WORKER, NO_WORKER_MESSAGE, live_workers
 from cupilot.storage.queue.dispatch import (
     Load,
     anything_unsent,
@@ -81,9 +81,7 @@ def note_missing(database: Database) -> None:
         drained, workers = drained_scopes(session), live_workers(session)
         served = _served(workers)
         taking = _served([] if SERVICE in drained else [worker for worker in workers if worker.name not in drained])
-        reason = "no_worker_for_target"
-        message = "no live GPU worker serves this job's target; start one, or see 'cupilot batch export --help'"
-        note_missing_workers(session, served, on_device=True, reason=reason, message=message)
+        note_missing_workers(session, served, on_device=True, reason=NO_WORKER, message=NO_WORKER_MESSAGE)
         reason, message = "no_agent_worker", "no live agent worker"
         note_missing_workers(session, served, on_device=False, reason=reason, message=message)
         note_draining(session, sorted(set(served) - set(taking)))

@@ -1,4 +1,4 @@
-"""``/v1/jobs/{job}/exports``: a proven kernel in a form for use elsewhere."""
+"""``/v1/jobs/{job}/exports``: a proven kernel in a format for use elsewhere."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def list_exports(session: Transaction, team: TeamId, job: UUID) -> ExportList:
 
 @router.get("/exports/{form}", summary="Export the winner", response_class=Response, responses=_ZIP)
 def export_best(session: Transaction, team: TeamId, job: UUID, form: ExportFormat, name: Name = None) -> Response:
-    """Export the best kernel in one form.
+    """Export the best kernel in one format.
 
     `torch`: a package with a custom operator and a module that falls back to the reference; `kernelbench`: a `ModelNew`
-    file; `cupy`: a function on CuPy arrays; `bundle`: everything, with a script that measures it again. A form that
+    file; `cupy`: a function on CuPy arrays; `bundle`: everything, with a script that measures it again. A format that
     cannot carry what the kernel needs is refused (`export_refused`).
     """
     return _zip(report(session, team, job), form, name)

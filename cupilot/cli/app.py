@@ -58,7 +58,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "list": Entry("jobs", "list_jobs", "List your team's jobs, newest first unless you say otherwise."),
         "cancel": Entry("jobs", "cancel", "Stop a job."),
         "result": Entry("results", "result", "Print a job's report and write the winner's files."),
-        "export": Entry("exports", "export", "Write a job's best kernel in a form to take along."),
+        "export": Entry("exports", "export", "Write a job's best kernel in a format to take along."),
         "problems": Entry("results", "problems", "List the problems that jobs can be started on."),
         "open": Entry("connection", "open_page", "Open a job's page in the browser, or print its address."),
     },

@@ -28,7 +28,7 @@ def best(
     arch: Annotated[str | None, typer.Option("--arch", metavar="sm_90", help="Of the device; any by default.")] = None,
     form: Annotated[
         str | None,
-        typer.Option("--format", metavar="torch|kernelbench|cupy|bundle", help="Export it in this form instead."),
+        typer.Option("--format", metavar="torch|kernelbench|cupy|bundle", help="Export it in this format instead."),
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="Of package, operator and files [PROBLEM].")
@@ -95,7 +95,7 @@ def _write(champion: Champion, form: str | None, name: str | None, out: Path | N
     if form is None:
         return write_result(result_archive(report), report.job.id, out or DEFAULT_FOLDER / _place(champion))
     if form not in tuple(ExportFormat):
-        raise InvalidInput(f"{form!r} is not a form", hint=", ".join(ExportFormat), where="--format")
+        raise InvalidInput(f"{form!r} is not a format", hint=", ".join(ExportFormat), where="--format")
     folder = out or export_folder(_place(champion), form, name)
     write_export(archive(Winner.of(report, name), ExportFormat(form)), folder)
     return folder

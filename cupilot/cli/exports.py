@@ -1,4 +1,4 @@
-"""The command ``export``: a proven kernel as files in the form that its user needs."""
+"""The command ``export``: a proven kernel as files in the format that its user needs."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def export(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Write a job's best kernel in a form to take along. PyTorch package, KernelBench or CuPy file, or a bundle that
+    """Write a job's best kernel in a format to take along. PyTorch package, KernelBench or CuPy file, or a bundle that
     measures it again.
 
     \b
     Examples:
-        cupilot export last                                    the forms that there are
+        cupilot export last                                    the formats that there are
         cupilot export last --format torch -o my_softmax       then: pip install ./my_softmax
         cupilot export last --format torch --name wide         then: from cupilot_wide import Model
         cupilot export last --format bundle -o proof           then: python proof/reproduce.py
@@ -72,4 +72,4 @@ def _check(form: str) -> None:
     from cupilot.exports import ExportFormat
 
     if form not in tuple(ExportFormat):
-        raise InvalidInput(f"{form!r} is not a form", hint=", ".join(ExportFormat), where="--format")
+        raise InvalidInput(f"{form!r} is not a format", hint=", ".join(ExportFormat), where="--format")

@@ -24,7 +24,8 @@ def waits_for(client: Client, target: Target) -> list[str]:
         return []  # the job is made: a missing warning is no error
     lines = [f"the service is drained ({clean(cluster.drained)}): the job waits"] if cluster.drained else []
     if target not in cluster.targets:
-        lines.append(f"no live worker has the target {target.value}: the job waits for one")
+        others = f"; live ones have {', '.join(sorted(cluster.targets))}" if cluster.targets else ""
+        lines.append(f"no live worker has the target {target.value}: the job waits for one{others}")
     return lines
 
 
@@ -52,4 +53,8 @@ def warn_of_waiting(client: Client, job: JobView) -> None:
     for line in lines:
         typer.echo(f"warning: {line}", err=True)
     if lines:
-        typer.echo(f"  next: cupilot top shows workers; cupilot cancel {job.id} takes the job back", err=True)
+        typer.echo(
+            "  next: cupilot top shows workers; start one for this target, or measure elsewhere (cupilot batch export"
+            f" --help); cupilot cancel {job.id} takes the job back, and --target names another",
+            err=True,
+        )

@@ -96,10 +96,10 @@ class ExperimentCalls:
         return Call(bytes, "GET", path("v1", "experiments", experiment, "report", "tables", table))
 
     @call
-    def experiment_figure(self, experiment: ExperimentId, figure: str, *, form: str = "svg") -> Call[bytes]:
+    def experiment_figure(self, experiment: ExperimentId, figure: str, *, format: str = "svg") -> Call[bytes]:
         """Return a figure of the report: convergence, speedups, comparisons or outcomes; as ``svg`` or ``png``."""
         where = path("v1", "experiments", experiment, "report", "figures", figure)
-        return Call(bytes, "GET", where, params={"format": form}, timeout=DRAWING_SECONDS)
+        return Call(bytes, "GET", where, params={"format": format}, timeout=DRAWING_SECONDS)
 
     @call
     def experiment_download(self, experiment: ExperimentId) -> Call[bytes]:

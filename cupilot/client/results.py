@@ -74,19 +74,19 @@ class ResultCalls:
 
     @call
     def exports(self, job: JobId, candidate: JobId | int | None = None) -> Call[ExportList]:
-        """Return the forms in which the winner, or another candidate that counts, can be taken along."""
+        """Return the formats in which the winner, or another candidate that counts, can be taken along."""
         return Call(schemas.ExportList, "GET", _exports(job, candidate))
 
     @call
     def export(
-        self, job: JobId, form: str, candidate: JobId | int | None = None, name: str | None = None
+        self, job: JobId, format: str, candidate: JobId | int | None = None, name: str | None = None
     ) -> Call[bytes]:
         """Return the winner, or another candidate that counts, as a zip: ``torch``, ``kernelbench``, ``cupy``,
         ``bundle``. ``name`` takes the place of the problem's in package, operator and files.
 
-        ApiError with code ``export_refused`` where the form cannot carry what the kernel needs.
+        ApiError with code ``export_refused`` where the format cannot carry what the kernel needs.
         """
-        return Call(bytes, "GET", _exports(job, candidate) + path(form), params={"name": name})
+        return Call(bytes, "GET", _exports(job, candidate) + path(format), params={"name": name})
 
 
 def _exports(job: JobId, candidate: JobId | int | None) -> str:

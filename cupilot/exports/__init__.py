@@ -1,4 +1,4 @@
-"""Export a proven kernel in the form in which it is used: generated from kernel, launch plan and problem facts.
+"""Export a proven kernel in the format in which it is used: generated from kernel, launch plan and problem facts.
 
 Makes texts only: nothing is compiled or run here. Exported code is the files of ``runtime/``, as they are, with data
 beside them (source, header, sizes, evidence), so that no source has to survive being pasted into another language.
@@ -41,13 +41,13 @@ _MAKERS: Mapping[ExportFormat, Callable[[Winner], dict[str, str]]] = {
 def files(winner: Winner, form: ExportFormat) -> dict[str, str]:
     """Return the export's files by path.
 
-    Raises :class:`ExportRefused` where the form cannot carry what the kernel needs.
+    Raises :class:`ExportRefused` where the format cannot carry what the kernel needs.
     """
     return _MAKERS[form](winner)
 
 
 def refusals(winner: Winner) -> dict[ExportFormat, str | None]:
-    """Return why each form is refused; None where it can be had."""
+    """Return why each format is refused; None where it can be had."""
     reasons: dict[ExportFormat, str | None] = {}
     for form, make in _MAKERS.items():
         try:
@@ -65,5 +65,5 @@ def archive(winner: Winner, form: ExportFormat) -> bytes:
 
 
 def result_archive(report: Report) -> bytes:
-    """Return a result as a zip that stands on its own; of an imported file too, which has no other form."""
+    """Return a result as a zip that stands on its own; of an imported file too, which has no other format."""
     return packed(reproduction.result_files(report))

@@ -45,7 +45,7 @@ def files(winner: Winner) -> dict[str, str]:
 
 def _refuse(winner: Winner) -> None:
     if not is_cuda(winner):
-        raise ExportRefused("CuPy runs on GPUs, and this kernel is for the CPU", hint="choose the form torch or bundle")
+        raise ExportRefused("CuPy runs on GPUs, and this kernel is for the CPU", hint="name torch or bundle")
     winner.refuse_side_effects()
     spec = winner.spec()
     launches = spec["launches"]

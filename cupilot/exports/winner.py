@@ -31,7 +31,7 @@ _STATELESS_PREFIXES = ("aten._native_batch_norm_legit_no_training", "aten._nativ
 
 
 class ExportRefused(InvalidInput):
-    """This form cannot carry what the kernel needs."""
+    """This format cannot carry what the kernel needs."""
 
     code = "export_refused"
 
@@ -90,7 +90,7 @@ class Winner:
         assert candidate.evaluation is not None
         if candidate.kernel.plan is None:
             raise ImportedFile(
-                "an imported file is not exported: it is in its own form already",
+                "an imported file is not exported: it is in its own format already",
                 hint="GET /v1/jobs/{job}/result has it, with the evidence",
             )
         refuse_in_place(report.preparation.facts)

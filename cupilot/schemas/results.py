@@ -117,12 +117,12 @@ class CandidateView(CandidateSummary):
 
 
 class ExportOffer(Response):
-    """A form of export, and whether the kernel can be exported in it."""
+    """A format of exports, and whether the kernel can be exported in it."""
 
     format: str
     """``torch``, ``kernelbench``, ``cupy`` or ``bundle``; more may be added."""
     refused: str | None = None
-    """Why this kernel cannot be had in this form; null where it can."""
+    """Why this kernel cannot be had in this format; null where it can."""
 
 
 class ExportList(Response):

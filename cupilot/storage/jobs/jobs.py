@@ -24,6 +24,7 @@ from cupilot.storage.db.transitions import lock_job, lock_jobs, move_job, record
 from cupilot.storage.jobs.endings import end_job, stop_queued_work
 from cupilot.storage.jobs.problems import ensure_problem, problem_value
 from cupilot.storage.people.quotas import FIRST_STEP, check_queue
+from cupilot.storage.queue.cluster import NO_WORKER, NO_WORKER_MESSAGE, anyone_has
 from cupilot.storage.queue.steps import add_step, device_queue
 
 KEYS_KEPT = timedelta(days=7)
@@ -79,6 +80,8 @@ def submit_job(
         assert earlier is not None
         return earlier, False
     check_queue(session, team_id)
+    if not anyone_has(session, spec.target):  # else said by the scheduler, seconds later
+        job.reason, job.message = NO_WORKER, NO_WORKER_MESSAGE
     record_event(session, job.id, "job.queued")
     add_step(session, job, StepKind.PREPARE, FIRST_STEP, queue=device_queue(spec.target))
     notify(session)

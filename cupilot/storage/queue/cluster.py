@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, aliased
 
 from cupilot.domain.hardware import Device
+from cupilot.domain.problem import Target
 from cupilot.domain.states import StepState, WorkerKind
 from cupilot.storage.db.engine import notify, settings_of
 from cupilot.storage.db.tables.queue import AT_A_WORKER, IN_A_BATCH, Drain, Step, WorkerRow
@@ -21,6 +22,13 @@ SCHEDULER_LOCK = 0x6375_7069_0000_0001
 """Key of the Postgres advisory lock that the scheduler in charge holds ("cupi" and a number)."""
 SCHEDULER_SILENCE = timedelta(seconds=60)
 """Time after which a scheduler that has not looked, which it does each second, is taken to hang."""
+
+NO_WORKER = "no_worker_for_target"
+"""Reason of an open job whose next step no live worker can take."""
+NO_WORKER_MESSAGE = (
+    "no live GPU worker serves this job's target, so it waits for one: start one, cancel the job and name a target that"
+    " has one, or measure on a machine without a network (cupilot batch export --help)"
+)
 
 WORKER_KEPT = timedelta(minutes=10)
 """Time after which a silent worker's row is pruned from the overview."""
@@ -169,6 +177,12 @@ def live_workers(session: Session) -> Sequence[WorkerRow]:
 def anyone_listens(session: Session, queue: str) -> bool:
     """Return whether a live worker takes steps from this queue."""
     return any(queue in worker.queues for worker in live_workers(session))
+
+
+def anyone_has(session: Session, target: Target) -> bool:
+    """Return whether a live worker has a device of this target."""
+    found = select(WorkerRow.name).where(is_live(session), WorkerRow.device["target"].astext == target.value)
+    return session.scalar(select(found.exists())) is True
 
 
 def device_of(session: Session, worker: str | None) -> str | None:

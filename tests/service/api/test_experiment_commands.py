@@ -121,7 +121,7 @@ def test_from_start_to_report(world: World, team: Team, folder: Path) -> None:
         identity = made.stdout.strip()
         assert [item.position for item in client.all_experiment_jobs(identity)] == list(range(8))
         assert [str(item.id) for item in client.all_experiments()] == [identity]
-        assert client.experiment_figure(identity, "outcomes", form="png").startswith(b"\x89PNG")
+        assert client.experiment_figure(identity, "outcomes", format="png").startswith(b"\x89PNG")
     assert "cancelled" in run("cancel", "last").stdout
     assert run("watch", "last").exit_code == 1
     assert run("status", "last").exit_code == 1

@@ -297,6 +297,7 @@ def _gpu(rig: Rig, arch: str, slots: int = 1) -> None:
 def test_a_job_without_a_worker_for_its_target_says_so(rig: Rig) -> None:
     job_id = rig.submit(target=Target.CUDA)
     other = rig.submit()
+    assert (rig.job(job_id).reason, rig.job(other).reason) == ("no_worker_for_target", None)  # at once
     note_missing(rig.database)
     job = rig.job(job_id)
     assert (job.state, job.reason) == (JobState.QUEUED, "no_worker_for_target")

@@ -382,7 +382,7 @@ def test_advice_for_programs_is_not_told_to_people() -> None:
         assert "header" not in done.stderr
     with serve(_error(404, "not_found", where="path.candidate")) as script:
         assert "where: CANDIDATE" in run("candidate", JOB, "9", "--server", script.url).stderr
-    assert "'foo' is not a form" in run("export", JOB, "--format", "foo").stderr
+    assert "'foo' is not a format" in run("export", JOB, "--format", "foo").stderr
 
 
 def test_a_large_standard_input_is_not_said_to_have_what_was_read_of_it() -> None:
