@@ -59,7 +59,7 @@ class PlaybookManager:
                 if len(chosen) >= limit:
                     return
                 signature = item.strategy.signature()
-                if signature not in seen and signature not in avoided:
+                if signature not in seen | avoided:
                     seen.add(signature)
                     chosen.append(item)
 
@@ -73,6 +73,9 @@ class PlaybookManager:
         take(_from_pool(space, pool, forecast), count)
         take(_from_ladder(space, forecast), count)
         take(_from_draws(space, Random(seed), attempts), count)
+        if not chosen and not taken:  # all there is has failed here before: tried again, it may tell why
+            avoided = set()
+            take(_from_ladder(space, forecast), count)
         return chosen
 
     def crossover(

@@ -28,6 +28,7 @@ from api.errors import domain_error, request_id
 from api.pages import words
 from api.pages.code import coloured, coloured_diff
 from api.readiness import OK, check
+from cupilot.domain.counted import counted
 from cupilot.domain.errors import Busy, CupilotError, InvalidInput, NotFound, Unavailable
 from cupilot.domain.people import Caller, Forbidden, Role
 from cupilot.storage.people.teams import identify
@@ -280,6 +281,7 @@ def _environment() -> Environment:
     )
     for name in ("number", "micros", "seconds", "times", "interval", "percent", "money", "moment", "ago", "badge"):
         made.filters[name] = getattr(words, name)
+    made.filters["counted"] = counted
     made.filters["diff"] = coloured_diff
     made.filters["coloured"] = coloured
     made.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)

@@ -17,6 +17,7 @@ from api.pages import charts
 from api.pages.lineage import lineage, notable
 from api.pages.visits import COOKIE, HOME, PageRoute, Visitor, page
 from api.routes.events import continue_after, event_stream
+from cupilot.domain.counted import counted
 from cupilot.domain.errors import CupilotError, InvalidInput, NotFound, Pruned
 from cupilot.domain.evaluation import Interval, Verdict
 from cupilot.domain.imported import KernelKind
@@ -324,7 +325,9 @@ def compare(
     chosen = [reference for reference in (first, second, *(of or [])) if reference]
     if not 2 <= len(chosen) <= MOST_COMPARED:
         raise InvalidInput(
-            f"{len(chosen)} kernels were chosen", hint=f"choose two to {MOST_COMPARED}: jobs or candidates", where="of"
+            f"{counted(len(chosen), 'kernel')} chosen",
+            hint=f"choose two to {MOST_COMPARED}: jobs or candidates",
+            where="of",
         )
     pairs = [compare_candidates(session, caller.team_id, chosen[0], other) for other in chosen[1:]]
     return page("compare", caller, pairs=pairs, metrics=_metrics(pairs), kernels=[pairs[0].first, *_seconds(pairs)])

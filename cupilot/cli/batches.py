@@ -18,6 +18,7 @@ from cupilot.cli.text import clean
 from cupilot.domain.batches.errors import InvalidResultFile, NothingToExport
 from cupilot.domain.batches.manifest import MAX_STEPS
 from cupilot.domain.batches.results import read_header
+from cupilot.domain.counted import counted
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.problem import Target
 from cupilot.schemas import BatchPage, BatchRequest, BatchStepPage, BatchView, Receipt
@@ -102,7 +103,7 @@ def export(
         if as_json:
             typer.echo(view.model_dump_json(indent=2))
             return
-        typer.echo(f"{output}: {view.steps} steps for {view.device_class}, batch {view.id}")
+        typer.echo(f"{output}: {counted(view.steps, 'step')} for {view.device_class}, batch {view.id}")
         typer.echo(f"they are held until {_moment(view)}; judge them there:")
         typer.echo(f"    python -m gpu_worker batch run {output.name}")
         typer.echo(f"and bring the results back: cupilot batch import {output.name}.results")
@@ -119,7 +120,7 @@ def fetch(*, batch: BatchId, output: Output, server: Server = None, data: Data =
     with connect(server, data) as client:
         view = client.batch(batch)
         _write(client, view, output)
-        text = f"{output}: {view.steps} steps for {view.device_class}, held until {_moment(view)}"
+        text = f"{output}: {counted(view.steps, 'step')} for {view.device_class}, held until {_moment(view)}"
         typer.echo(view.model_dump_json(indent=2) if as_json else text)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from cupilot.cli.text import clean, seconds
+from cupilot.domain.counted import counted, size_words
 from cupilot.reports.speeds import fast_words
 from cupilot.schemas import ExperimentPage, ExperimentPlan, ExperimentReport, ExperimentView
 
@@ -15,17 +16,17 @@ from cupilot.schemas import ExperimentPage, ExperimentPlan, ExperimentReport, Ex
 def show_plan(plan: ExperimentPlan) -> None:
     """Print what an experiment would be."""
     bound = plan.at_most
-    typer.echo(f"{plan.jobs} jobs: {len(plan.arms)} arms x {len(plan.problems)} problems x {len(plan.seeds)} seeds")
+    typer.echo(f"{counted(plan.jobs, 'job')}: {size_words(len(plan.arms), len(plan.problems), len(plan.seeds))}")
     for arm in plan.arms:
         mark = ", the reference" if arm.name == plan.reference else ""
         typer.echo(f"  {clean(arm.name)} ({arm.agents.value}{mark})")
     typer.echo(f"problems    {clean(', '.join(plan.problems))}")
     typer.echo(
-        f"each job    {plan.budgets.candidates} kernels, {seconds(plan.budgets.wall_seconds)},"
+        f"each job    {counted(plan.budgets.candidates, 'kernel')}, {seconds(plan.budgets.wall_seconds)},"
         f" {plan.budgets.cost_usd:.2f} USD"
     )
     typer.echo(
-        f"at most     {bound.candidates} kernels, {seconds(bound.wall_seconds or 0)} of job time,"
+        f"at most     {counted(bound.candidates or 0, 'kernel')}, {seconds(bound.wall_seconds or 0)} of job time,"
         f" {bound.cost_usd:.2f} USD"
     )
     for note in plan.notes:
@@ -38,7 +39,7 @@ def progress_line(view: ExperimentView) -> str:
     for arm in view.progress:
         states.update(arm.states)
     words = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    return clean(f"{view.state}: {view.finished} of {view.jobs} jobs final ({words})")
+    return clean(f"{view.state}: {view.finished} of {counted(view.jobs, 'job')} final ({words})")
 
 
 def show_experiment(view: ExperimentView) -> None:
@@ -59,7 +60,7 @@ def show_experiments(page: ExperimentPage) -> None:
         typer.echo("no experiments")
         return
     for item in page.items:
-        jobs = f"{item.finished}/{item.jobs} jobs"
+        jobs = f"{item.finished}/{counted(item.jobs, 'job')}"
         typer.echo(f"{item.id}  {item.state:<10}  {jobs}  {item.cost_usd:.2f} USD  {clean(item.name)}")
     if page.next_cursor:
         typer.echo(f"more with --cursor {page.next_cursor}")
@@ -79,9 +80,11 @@ def show_report(report: ExperimentReport, folder: Path) -> None:
             f" {comparison.wins} won, {comparison.losses} lost of {comparison.blocks}"
         )
     for arm in report.arms:
-        share = "none judged" if arm.validity is None else f"{arm.validity:.0%} of {arm.judged} candidates count"
+        share = (
+            "none judged" if arm.validity is None else f"{arm.validity:.0%} of {counted(arm.judged, 'candidate')} count"
+        )
         few = " (too few)" if arm.too_few else ""
-        jobs = f"{arm.finished} of {arm.jobs} jobs final{few}, {arm.solved} with a kernel"
+        jobs = f"{arm.finished} of {counted(arm.jobs, 'job')} final{few}, {arm.solved} with a kernel"
         typer.echo(f"arm {clean(arm.arm)}: {jobs}, {share}")
         if arm.speeds is not None:
             typer.echo(f"  {fast_words(arm.speeds)}; {arm.speeds.over_2x} over 2x")

@@ -14,6 +14,7 @@ from cupilot.cli.options import Data, Json, Server
 from cupilot.cli.outcome import Exit
 from cupilot.cli.session import connect, connect_or_start
 from cupilot.client import Client
+from cupilot.domain.counted import counted
 from cupilot.domain.errors import InvalidInput, NotFound
 from cupilot.domain.job import MAX_MINUTES, MAX_USD, AgentKind
 from cupilot.domain.problem import NumericsPolicy, best_target
@@ -103,7 +104,7 @@ def run(
         if detach:
             typer.echo(view.model_dump_json(indent=2) if as_json else str(view.id))
             return
-        typer.echo(f"experiment {view.id}: {view.jobs} jobs on {view.target.value}", err=True)
+        typer.echo(f"experiment {view.id}: {counted(view.jobs, 'job')} on {view.target.value}", err=True)
         try:
             final = _follow(client, view.id, as_json=False, to_stderr=True)
         except KeyboardInterrupt:

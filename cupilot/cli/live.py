@@ -19,6 +19,7 @@ from rich.text import Text
 from cupilot.cli.following import updates
 from cupilot.cli.text import clean, counts, event_line, interval, queue_words, seconds
 from cupilot.client import Client
+from cupilot.domain.counted import counted
 from cupilot.reports.job import technique_lines
 from cupilot.reports.problem import preparation_notes
 from cupilot.schemas import EventView, JobView
@@ -147,7 +148,7 @@ def summary_line(job: JobView) -> str:
     if not job.candidates:
         return f"{job.state}: {best}"
     generation = f"generation {job.generation + 1}/{job.generations}"
-    return f"{job.state}: {generation}, {job.candidates} candidates ({counts(job.verdicts)}), {best}"
+    return f"{job.state}: {generation}, {counted(job.candidates, 'candidate')} ({counts(job.verdicts)}), {best}"
 
 
 def progress(job: JobView) -> float:

@@ -14,6 +14,7 @@ from cupilot.cli.options import Data, Json, OnlyJson, Server
 from cupilot.cli.outcome import Exit
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean
+from cupilot.domain.counted import counted
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.imported import KernelKind
 from cupilot.domain.pool import PoolMatch, PoolQuestion, Sharing
@@ -154,7 +155,7 @@ def share(
         if as_json:
             typer.echo(done.model_dump_json(indent=2))
             return
-        typer.echo(f"{done.changed} entries are {sharing.value} now")
+        typer.echo(f"{sharing.value} now: {counted(done.changed, 'entry', 'entries')}")
         if done.withheld:
             typer.echo(f"{done.withheld} stay private: only what was measured here on built-in problems can be shared")
 
@@ -184,7 +185,9 @@ def export(
             for line in client.pool_export(kernels=kernels):
                 file.write(line + "\n")
                 count += 1
-        typer.echo(f'{{"entries": {count}}}' if as_json else f"{count} entries in {out}", err=not as_json)
+        typer.echo(
+            f'{{"entries": {count}}}' if as_json else f"{counted(count, 'entry', 'entries')} in {out}", err=not as_json
+        )
 
 
 @pool.command("import")
@@ -234,14 +237,16 @@ def stats(server: Server = None, data: Data = None, as_json: Json = False) -> No
         if as_json:
             typer.echo(statistics.model_dump_json(indent=2))
             return
+        entries, problems = counted(statistics.entries, "entry", "entries"), counted(statistics.problems, "problem")
         typer.echo(
-            f"{statistics.entries} entries of {statistics.problems} problems: {statistics.measured} measured,"
+            f"{entries} of {problems}: {statistics.measured} measured,"
             f" {statistics.imported} imported, {statistics.shared_with_us} from other teams;"
             f" {statistics.shared_by_us} shared"
         )
         for row in statistics.techniques:
             typical = "" if row.median_speedup is None else f", typically {row.median_speedup:.2f}x"
-            worth = "" if row.median_credit is None else f", worth {row.median_credit:.2f}x in {row.credits} winners"
+            winners = counted(row.credits, "winner")
+            worth = "" if row.median_credit is None else f", worth {row.median_credit:.2f}x in {winners}"
             place = f"{clean(row.technique)} on {clean(row.op_class)}, {clean(row.target)}"
             typer.echo(f"  {place}: {_outcomes(row.wins, row.tries)}{typical}{worth}")
 

@@ -13,6 +13,7 @@ from cupilot.cli.text import clean, interval
 from cupilot.cli.waiting import warn_of_waiting
 from cupilot.client import Client
 from cupilot.domain import problems
+from cupilot.domain.counted import counted
 from cupilot.domain.errors import InvalidInput, NotFound
 from cupilot.schemas import (
     CandidateComparison,
@@ -62,7 +63,9 @@ def leaderboard(
                 typer.echo("no kernel is proven yet: a board appears with the first one (cupilot evolve PROBLEM)")
             for board in boards.items:
                 shown = f"{clean(board.name)}, {board.policy.value}, {clean(board.device)}{_origin(board)}"
-                typer.echo(f"{board.problem[:12]}  {board.best_speedup:6.2f}x  {board.kernels:4} kernels  {shown}")
+                typer.echo(
+                    f"{board.problem[:12]}  {board.best_speedup:6.2f}x  {counted(board.kernels, 'kernel'):>12}  {shown}"
+                )
             _tell_more(boards.next_cursor)
             if cursor is None:
                 _show_champions(client.champions())

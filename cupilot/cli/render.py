@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cupilot.cli.text import clean, clean_lines, counts, interval, queue_words, seconds
+from cupilot.domain.counted import counted
 from cupilot.domain.evaluation import Baseline, BuildReport, Evaluation, WorkloadResult
 from cupilot.reports.job import (
     AFTER_QUARANTINE,
@@ -85,17 +86,18 @@ def show_plan(plan: JobPlan) -> None:
     """Print what a job would be; nothing was started."""
     bound, guess = plan.at_most, plan.guess
     device = "" if bound.gpu_seconds is None else f", {seconds(bound.gpu_seconds)} on the device"
-    most = f"{bound.kernels} kernels of {bound.candidates} candidates, {seconds(bound.wall_seconds)}{device}"
+    kernels = f"{counted(bound.kernels, 'kernel')} of {counted(bound.candidates, 'candidate')}"
+    most = f"{kernels}, {seconds(bound.wall_seconds)}{device}"
     lines = [
         ("problem", f"{plan.problem} on {plan.target.value}, policy {plan.policy.value}"),
-        ("method", f"{plan.method.name}, {plan.method.rounds} generations; agents {plan.agents.value}"),
+        ("method", f"{plan.method.name}, {counted(plan.method.rounds, 'generation')}; agents {plan.agents.value}"),
         ("at most", f"{most}, {bound.cost_usd:.2f} USD"),
     ]
     if guess is not None:
-        before = (
-            f"{guess.jobs} job{'s' if guess.jobs > 1 else ''} on {'it' if guess.same_problem else 'other problems'}"
+        before = f"{counted(guess.jobs, 'job')} on {'it' if guess.same_problem else 'other problems'}"
+        spent = (
+            f"{seconds(guess.gpu_seconds)} on the device, {guess.cost_usd:.2f} USD, {counted(guess.tokens, 'token')}"
         )
-        spent = f"{seconds(guess.gpu_seconds)} on the device, {guess.cost_usd:.2f} USD, {guess.tokens} tokens"
         lines.append(("likely", f"{seconds(guess.wall_seconds)}, {spent}, by your team's {before}"))
     lines.append(("queue", queue_words(plan.queue_position)))
     lines += _numbered("note", plan.notes)
@@ -118,7 +120,7 @@ def show_report(report: Report, folder: Path) -> None:
     lines.append(("verdict", job.best.verdict.value if job.best else "-"))
     lines += _origins(candidate)
     lines.append(("source", str(folder)))
-    spent = f"{job.candidates} candidates, {seconds(job.wall_seconds)}, {job.cost_usd:.2f} USD"
+    spent = f"{counted(job.candidates, 'candidate')}, {seconds(job.wall_seconds)}, {job.cost_usd:.2f} USD"
     lines.append(("spent", spent))
     lines += _numbered("models", spending_lines(job))
     lines += _numbered("generations", [f"{point.generation}: {generation_line(point)}" for point in report.trajectory])
@@ -186,7 +188,7 @@ def show_no_result(client: Client, job: JobView) -> None:
 
 def _maker(candidate: CandidateView) -> str:
     rounds = candidate.repair_rounds
-    repairs = f", repaired {rounds} time{'s' if rounds > 1 else ''}" if rounds else ""
+    repairs = f", repaired {counted(rounds, 'time')}" if rounds else ""
     kept = ", kept by selection" if candidate.survives else ""
     called = f", called {candidate.name}" if candidate.name else ""
     return f"{candidate.operator}, generation {candidate.generation + 1}{called}{repairs}{kept}"

@@ -10,6 +10,7 @@ import typer
 from cupilot.cli.options import Data, Json, Server
 from cupilot.cli.session import connect
 from cupilot.cli.text import clean
+from cupilot.domain.counted import counted
 from cupilot.domain.errors import NotFound
 from cupilot.domain.problem import Target
 from cupilot.domain.standing import Standing
@@ -62,7 +63,7 @@ def _line(view: TechniqueView) -> str:
 def _show(view: TechniqueView) -> None:
     typer.echo(f"    {clean(view.meaning)}")
     if view.families:
-        typer.echo(f"    won on {view.problems} problems: {clean(', '.join(view.families))}")
+        typer.echo(f"    won on {counted(view.problems, 'problem')}: {clean(', '.join(view.families))}")
     if view.failures:
         typer.echo(
             "    failed: " + clean(", ".join(f"{kind} {count}" for kind, count in sorted(view.failures.items())))

@@ -6,6 +6,8 @@ import unicodedata
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cupilot.domain.counted import counted
+
 if TYPE_CHECKING:
     from cupilot.domain.evaluation import Interval
     from cupilot.schemas import EventView, JobView
@@ -62,7 +64,7 @@ def queue_words(position: int) -> str:
     """Return where a job stands in its queue."""
     if position == 0:
         return "next in the queue"
-    return f"{position} job{'s' if position > 1 else ''} before it"
+    return f"{counted(position, 'job')} before it"
 
 
 def way_on(job: JobView) -> str:
@@ -97,7 +99,8 @@ def event_line(event: EventView) -> str | None:
         parts.append(str(data["verdict"]))
     speedup = data.get("speedup")
     if isinstance(speedup, int | float):
-        parts.append(f"{speedup:.2f}x")
+        low = data.get("speedup_low")  # kernels are ranked by it
+        parts.append(f"{speedup:.2f}x{f' (at least {low:.2f}x)' if isinstance(low, int | float) else ''}")
     parts += [str(data[name]) for name in ("reason", "message") if data.get(name)]
     return clean(": ".join([parts[0], ", ".join(parts[1:])]) if parts[1:] else parts[0])
 

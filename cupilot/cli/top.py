@@ -23,6 +23,7 @@ from cupilot.cli.options import Data, Json, Server
 from cupilot.cli.session import OPEN_STATES
 from cupilot.cli.text import clean
 from cupilot.client import ApiError, Client, UnreachableError
+from cupilot.domain.counted import counted
 from cupilot.schemas import ClusterView, JobSummary, WorkerView
 
 JOBS_SHOWN = 200
@@ -183,7 +184,7 @@ def _headline(snapshot: Snapshot) -> str:
         scheduler += f", DRAINED ({clean(cluster.drained)})"
     return (
         f"{snapshot.taken:%H:%M:%S}  {scheduler}  {len(live)}/{len(cluster.workers)} workers live, "
-        f"{busy}/{len(cards)} devices busy, {len(snapshot.jobs)} open jobs of your team   (q quits)"
+        f"{busy}/{len(cards)} devices busy, {counted(len(snapshot.jobs), 'open job')} of your team   (q quits)"
     )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, sqrt
 
+from cupilot.domain.counted import counted
 from cupilot.domain.value import Value, Vocabulary
 
 WITHIN_FLOOR, BETWEEN_FLOOR = 0.15**2, 0.1**2
@@ -131,7 +132,8 @@ class Record(Value):
 
     def words(self) -> str:
         """Describe it for a person or a model."""
-        text = f"{self.wins} of {self.tries} kernels count, on {self.problems} problems"
+        count = "counts" if self.tries == 1 else "count"
+        text = f"{self.wins} of {counted(self.tries, 'kernel')} {count}, on {counted(self.problems, 'problem')}"
         text += f" ({', '.join(self.families)})" if self.families else ""
         if self.effect is not None:
             low, high = self.effect.interval

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from cupilot.domain.counted import counted, size_words
 from cupilot.domain.errors import Conflict, InvalidInput
 from cupilot.domain.evolution.methods import read_config
 from cupilot.domain.experiments.matrix import (
@@ -62,7 +63,7 @@ def draft(session: Session, team: UUID, request: ExperimentRequest) -> Draft:
     jobs = len(arms) * len(problems) * len(request.seeds)
     if jobs > MAX_JOBS:
         raise InvalidInput(
-            f"{len(arms)} arms x {len(problems)} problems x {len(request.seeds)} seeds are {jobs} jobs; "
+            f"{size_words(len(arms), len(problems), len(request.seeds))} are {jobs} jobs; "
             f"an experiment has at most {MAX_JOBS}",
             hint="split it by problems: reports of disjoint problems can be read side by side",
             where="body",
@@ -203,7 +204,7 @@ def _notes(spec: ExperimentSpec, blocks: int) -> list[str]:
         notes.append("There is one arm, so nothing is compared.")
     if blocks < MIN_SAMPLES:
         notes.append(
-            f"{blocks} matched jobs a comparison are too few: no 95 % interval exists below {MIN_SAMPLES}"
+            f"{counted(blocks, 'matched job')} a comparison: too few: no 95 % interval exists below {MIN_SAMPLES}"
             " (problems x seeds)."
         )
     clearest = (len(spec.arms) - 1) * sign_test(blocks, 0)

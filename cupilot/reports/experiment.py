@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import exp, log
 from statistics import fmean, median
 
+from cupilot.domain.counted import counted
 from cupilot.domain.evaluation import Interval
 from cupilot.domain.experiments.matrix import Arm
 from cupilot.domain.experiments.statistics import (
@@ -298,11 +299,11 @@ def _notes(experiment: ExperimentView, outcomes: Sequence[JobOutcome]) -> list[s
     notes = []
     waiting = [outcome for outcome in outcomes if outcome.standing is OutcomeState.OPEN]
     if waiting:
-        notes.append(f"Not final: {len(waiting)} of {len(outcomes)} jobs are open; numbers will change.")
+        notes.append(f"Not final: {len(waiting)} of {counted(len(outcomes), 'job')} still open; numbers will change.")
     lost = [outcome for outcome in outcomes if outcome.standing is OutcomeState.LOST]
     if lost:
         reasons = ", ".join(sorted({outcome.reason or outcome.state for outcome in lost}))
-        notes.append(f"{len(lost)} jobs are left out, because they were cancelled or lost ({reasons}).")
+        notes.append(f"Left out, because cancelled or lost: {counted(len(lost), 'job')} ({reasons}).")
     classes = sorted({outcome.device_class for outcome in outcomes if outcome.device_class})
     if len(classes) > 1:
         notes.append(f"Jobs ran on several classes of devices ({', '.join(classes)}); only pairs on one are compared.")
@@ -320,7 +321,7 @@ def _notes(experiment: ExperimentView, outcomes: Sequence[JobOutcome]) -> list[s
         notes.append(f"Too few finished jobs (below {MIN_SAMPLES}) for any interval: {', '.join(few)}.")
     if len(experiment.seeds) < MIN_SAMPLES:
         notes.append(
-            f"{len(experiment.seeds)} seeds a problem: medians of single problems have a range, no interval;"
+            f"{counted(len(experiment.seeds), 'seed')} a problem: medians of single problems have a range, no interval;"
             " only comparisons over all problems can have one."
         )
     return notes

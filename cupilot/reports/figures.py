@@ -12,6 +12,7 @@ from enum import StrEnum
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from cupilot.domain.counted import counted
 from cupilot.reports.canvas import Format, colour, drawn, empty, marker
 from cupilot.schemas import CellReport, ExperimentReport
 
@@ -158,7 +159,9 @@ def _outcomes(report: ExperimentReport, canvas: Figure) -> None:
         for place, bar in enumerate(bars):
             bar.set_gid(f"part-{place}-{part}")
         bottoms = [below + share for below, share in zip(bottoms, shares, strict=True)]
-    axes.set_xticks(range(len(arms)), [f"{fill(arm.arm, 24)}\n{arm.judged} candidates" for arm in arms], fontsize=7)
+    axes.set_xticks(
+        range(len(arms)), [f"{fill(arm.arm, 24)}\n{counted(arm.judged, 'candidate')}" for arm in arms], fontsize=7
+    )
     axes.set_ylim(0, 1)
     axes.set_ylabel("share of candidates")
     _legend(report, canvas, "What became of the candidates")
@@ -188,7 +191,7 @@ def _legend(report: ExperimentReport, canvas: Figure, title: str) -> None:
 
 def _title(report: ExperimentReport, words: str, canvas: Figure) -> str:
     experiment = report.experiment
-    state = "" if experiment.final else f" (not final: {experiment.finished} of {experiment.jobs} jobs)"
+    state = "" if experiment.final else f" (not final: {experiment.finished} of {counted(experiment.jobs, 'job')})"
     width = int(canvas.get_figwidth() * CHARACTERS_AN_INCH)
     return "\n".join(fill(line, width) for line in (f"{experiment.name}{state}", words))
 

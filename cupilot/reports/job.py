@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cupilot.domain.attribution import Credit, CreditOutcome
+from cupilot.domain.counted import counted
 from cupilot.domain.evaluation import Baseline, Comparison, Evaluation, FailureKind, Interval, Verdict
 from cupilot.domain.hardware import Environment
 from cupilot.domain.imported import KernelKind, file_name
@@ -221,7 +222,7 @@ def markdown(report: Report) -> str:
         "## What to try next\n\n" + "\n".join(f"- {step}" for step in report.next_steps),
         _reproduce(job, report.candidate.kernel),
         f"Job `{job.id}`, candidate {candidate.ordinal} of generation {candidate.generation + 1},"
-        f" {job.candidates} candidates, {job.gpu_seconds:.0f} s on the device, {job.cost_usd:.2f} USD.",
+        f" {counted(job.candidates, 'candidate')}, {job.gpu_seconds:.0f} s on the device, {job.cost_usd:.2f} USD.",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 

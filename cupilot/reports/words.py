@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cupilot.domain.counted import counted, size_words
 from cupilot.domain.evaluation import Interval
 from cupilot.reports.canvas import Format
 from cupilot.reports.figures import FigureName, figure
@@ -32,8 +33,8 @@ def markdown(report: ExperimentReport) -> str:
     experiment = report.experiment
     sections = [
         f"# {experiment.name}",
-        f"{len(experiment.arms)} arms x {len(experiment.problems)} problems x {len(experiment.seeds)} seeds on"
-        f" {experiment.target.value}: {experiment.finished} of {experiment.jobs} jobs are final.",
+        f"{size_words(len(experiment.arms), len(experiment.problems), len(experiment.seeds))} on"
+        f" {experiment.target.value}: {experiment.finished} of {counted(experiment.jobs, 'job')} final.",
         "## What it shows\n\n"
         + ("\n".join(f"- {claim(comparison)}" for comparison in report.comparisons) or "One arm: nothing."),
         "## Arms\n\n"
@@ -50,9 +51,8 @@ def markdown(report: ExperimentReport) -> str:
 
 def claim(comparison: ComparisonReport) -> str:
     """Return one comparison in a sentence."""
-    split = (
-        f"{comparison.wins} won, {comparison.losses} lost, {comparison.ties} tied of {comparison.blocks} matched jobs"
-    )
+    blocks = counted(comparison.blocks, "matched job")
+    split = f"{comparison.wins} won, {comparison.losses} lost, {comparison.ties} tied of {blocks}"
     if comparison.ratio is None:
         return f"`{comparison.subject}` against `{comparison.reference}`: {comparison.claim}; {split}."
     typical = "typically" if comparison.interval else "observed"

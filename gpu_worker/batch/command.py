@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cupilot.domain.batches.files import BatchFile
+from cupilot.domain.counted import counted
 from cupilot.domain.errors import InvalidInput, Unavailable
 from cupilot.domain.problem import Target
 from gpu_worker.batch.card import CardOptions
@@ -131,7 +132,7 @@ def _check_lease(batch: BatchFile) -> None:
 def _run(run: BatchRun, batch: BatchFile, result: ResultFile) -> int:
     manifest = batch.manifest
     known = f", {len(result.done)} of them judged before" if result.done else ""
-    to_stderr(f"batch {manifest.batch}: {len(manifest.steps)} steps for {manifest.device_class}{known}")
+    to_stderr(f"batch {manifest.batch}: {counted(len(manifest.steps), 'step')} for {manifest.device_class}{known}")
     to_stderr(f"its lease ends at {manifest.expires_at:%Y-%m-%d %H:%M} UTC")
     before = {name: signal.signal(name, lambda *_: run.stop()) for name in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -139,7 +140,7 @@ def _run(run: BatchRun, batch: BatchFile, result: ResultFile) -> int:
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
-    sys.stdout.write(f"{len(result.done)} of {len(manifest.steps)} steps have a result, in {result.path}\n")
+    sys.stdout.write(f"{len(result.done)} of {counted(len(manifest.steps), 'step')} have a result, in {result.path}\n")
     if run.left:
         sys.stdout.write(f"{run.left} are left: the same command goes on with them\n")
     sys.stdout.write(f"bring it back: cupilot batch import {result.path.name}{' --release' if run.left else ''}\n")

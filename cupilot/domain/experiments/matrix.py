@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
+from cupilot.domain.counted import counted
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.evolution.methods import MethodConfig
 from cupilot.domain.job import AgentKind, Budgets, Priority
@@ -166,7 +167,7 @@ def shared(budgets: Budgets, total: Total | None, jobs: int) -> Budgets:
         values[name] = min(values[name], floor(share) if isinstance(values[name], int) else share)
     if values["candidates"] < 1:
         raise InvalidInput(
-            f"a total of {total.candidates} candidates is too few for {jobs} jobs",
+            f"a total of {counted(total.candidates or 0, 'candidate')} is too few for {counted(jobs, 'job')}",
             hint="raise the total, or ask for fewer arms, problems or seeds",
             where="body.total.candidates",
         )

@@ -23,7 +23,7 @@ from cupilot.storage.db.away import leave_batch
 from cupilot.storage.db.changes import note
 from cupilot.storage.db.engine import notify
 from cupilot.storage.db.tables.batches import Batch
-from cupilot.storage.db.tables.jobs import Candidate, Event, Generation, Job
+from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Event, Generation, Job
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.usage import charge_gpu
 
@@ -131,7 +131,9 @@ def move_candidate(session: Session, candidate: Candidate, to: CandidateState, *
     if reason:
         data["reason"] = reason
     if candidate.verdict is not None:
-        data |= {"verdict": candidate.verdict.value, "speedup": candidate.speedup}
+        measured = session.get(EvaluationRow, candidate.evaluation_id) if candidate.evaluation_id else None
+        low = None if measured is None else measured.body.speedup_low
+        data |= {"verdict": candidate.verdict.value, "speedup": candidate.speedup, "speedup_low": low}
     record_event(session, candidate.job_id, f"candidate.{to.value}", candidate_id=candidate.id, data=data)
 
 

@@ -89,7 +89,7 @@ def test_flags_go_over_the_file_and_a_dry_run_makes_nothing() -> None:
         "run", "--problem", "softmax", "--target", "cpu", "--dry-run", "--arm", "a", "--arm", "b:population=5,pool=off"
     )
     assert told.exit_code == 0, told.output
-    assert "6 jobs: 2 arms x 1 problems x 3 seeds" in told.stdout
+    assert "6 jobs: 2 arms x 1 problem x 3 seeds" in told.stdout
     assert "at most" in told.stdout
 
 

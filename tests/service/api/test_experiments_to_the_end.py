@@ -78,7 +78,7 @@ def test_from_the_request_to_the_last_figure(world: World, team: Team) -> None:
     kept = zipfile.ZipFile(io.BytesIO(team.http.get(f"{path}/report/download").content))
     assert {f"{name}.{form}" for name in FIGURES for form in ("png", "svg")} <= set(kept.namelist())
     assert json.loads(kept.read("report.json")) == report
-    assert "4 of 4 jobs are final" in kept.read("REPORT.md").decode()
+    assert "4 of 4 jobs final" in kept.read("REPORT.md").decode()
 
 
 def test_cancelled_half_way_it_keeps_what_was_measured(world: World, team: Team) -> None:

@@ -255,12 +255,12 @@ def test_the_command_line_does_the_same(world: World, team: Team, client: Client
     assert "3.00x" in found
     assert made.id in run("list")
     assert json.loads(run("show", made.id))["own"]
-    assert "1 entries are open now" in run("share", made.id, "--as", "open")
-    assert "1 entries are private now" in run("share", made.id, "--as", "private")
+    assert "open now: 1 entry" in run("share", made.id, "--as", "open")
+    assert "private now: 1 entry" in run("share", made.id, "--as", "private")
     lie = made.model_copy(update={"id": str(uuid.uuid4()), "problem_hash": "0" * 64})
     with world.database.transaction() as session:
         remember(session, lie)
-    assert "0 entries are open now\n1 stay private: only" in run("share", lie.id, "--as", "open")
+    assert "open now: 0 entries\n1 stay private: only" in run("share", lie.id, "--as", "open")
     with world.database.transaction() as session:
         session.execute(delete(PoolRow).where(PoolRow.id == uuid.UUID(lie.id)))
     file = tmp_path / "pool.jsonl"
@@ -268,7 +268,7 @@ def test_the_command_line_does_the_same(world: World, team: Team, client: Client
     assert "0 added, 1 known already, 0 bad" in run("import", str(file))
     file.write_text("nonsense\n", encoding="utf-8")
     assert "line 1: not JSON" in run("import", str(file), code=2)
-    assert "1 entries of 1 problems" in run("stats")
+    assert "1 entry of 1 problem" in run("stats")
     run("search", code=2)
 
 

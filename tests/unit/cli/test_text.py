@@ -30,6 +30,10 @@ def _event(kind: str, **data: Any) -> EventView:
         (_event("step.reaped", key="c1/evaluate"), "step reaped"),
         (_event("job.best", ordinal=2, speedup=1.5), "candidate 2 is the best so far: 1.50x"),
         (
+            _event("job.best", ordinal=2, speedup=0.44, speedup_low=0.39),
+            "candidate 2 is the best so far: 0.44x (at least 0.39x)",
+        ),
+        (
             _event("candidate.measured", ordinal=2, verdict="reproduced", speedup=1.4, purpose="confirm"),
             "candidate 2 measured again: reproduced, 1.40x",
         ),

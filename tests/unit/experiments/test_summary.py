@@ -163,7 +163,7 @@ def test_open_lost_and_mismatched_jobs_are_left_out() -> None:
     assert found.comparisons[0].blocks == 3
     assert (found.arms[0].finished, found.arms[0].lost) == (4, 1)
     text = " ".join(found.notes)
-    assert "1 of 12 jobs are open" in text
+    assert "1 of 12 jobs still open" in text
     assert "worker_lost" in text
     assert "several classes of devices" in text
 

@@ -114,6 +114,20 @@ def test_strategies_that_failed_on_this_problem_are_avoided() -> None:
     assert best.signature() in signatures(blameless)
 
 
+def test_where_all_there_is_has_failed_before_it_is_tried_again() -> None:
+    facts, _ = trace(lambda x: (x / x.abs().amax(-1, keepdim=True)).round().to(torch.int8), {"x": torch.rand(4, 64)})
+    brief = briefing(facts, Target.CPU)
+    first = PLAYBOOK.manager.initial_strategies(brief, [], 8, 0)
+    failures = [
+        match(item.strategy, number=at, speedup=None, failure=FailureKind.WRONG_VALUE, target=Target.CPU,
+              problem_hash=facts.problem_hash, operators=operators(facts), shapes=shapes(facts))
+        for at, item in enumerate(first)
+    ]  # fmt: skip
+    again = PLAYBOOK.manager.initial_strategies(brief, failures, 8, 0)
+    assert again
+    assert PLAYBOOK.manager.initial_strategies(brief, failures, 8, 0, taken=[item.strategy for item in again]) == []
+
+
 def test_what_failed_or_was_slow_on_the_same_work_is_avoided_under_any_name() -> None:
     """The same calls on the same shapes are the same work, whatever the file is called."""
     brief = about("softmax")
