@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.job import AgentKind, JobSpec
 from cupilot.domain.problem import NumericsPolicy, ProblemFacts, Target
+from cupilot.domain.undefined import undefined_names
 from cupilot.jobs.submission import spec_of
 from cupilot.schemas import JobBound, JobGuess, JobPlan, JobRequest
 from cupilot.storage.db.tables.people import Team
@@ -33,6 +34,8 @@ _FUTILE_NOTES = {
         " the file first."
     ),
 }
+_BROKEN = "Once that is reached, the job ends as invalid_problem: mend the line first."
+BROKEN_SHOWN = 3
 Foresight = Callable[[str, NumericsPolicy, Target, ProblemFacts | None], list[str]]
 """Notes of agents without a model on a problem before its job, from its source, policy and target, and from facts that
 an earlier job traced."""
@@ -49,6 +52,7 @@ def plan(session: Session, team: UUID, request: JobRequest, foresee: Foresight) 
         problem = spec.problem
         known = foresee(problem.source, problem.policy, spec.target, traced(session, team, spec))
     guessed = None if futile is not None else guess(session, team, spec, min(bound.candidates, bound.kernels))
+    broken = [f"{sentence} {_BROKEN}" for sentence in undefined_names(spec.problem.source)][:BROKEN_SHOWN]
     return JobPlan(
         problem=spec.problem.name,
         problem_hash=spec.problem.content_hash(),
@@ -60,7 +64,7 @@ def plan(session: Session, team: UUID, request: JobRequest, foresee: Foresight) 
         at_most=bound,
         guess=guessed,
         queue_position=queued_before(session, spec.target, spec.priority),
-        notes=_futile(*futile) if futile is not None else [*known, *_notes(session, spec, bound, guessed)],
+        notes=_futile(*futile) if futile is not None else [*broken, *known, *_notes(session, spec, bound, guessed)],
     )
 
 

@@ -24,7 +24,7 @@ from gpu_worker.judge.deviation import (
 from gpu_worker.judge.dtypes import TORCH_DTYPES
 from gpu_worker.judge.null_kernels import null_outputs, run_on_half
 from gpu_worker.judge.reference_link import ReferenceLink
-from gpu_worker.judge.refusal import SHAPES_BY_VALUES, UnusableReference, out_of_memory
+from gpu_worker.judge.refusal import FIXED_SHAPES, SHAPES_BY_VALUES, UnusableReference, out_of_memory
 from gpu_worker.judge.tolerance import Precision, calibrate, precision_of
 
 CLEAR_OF_OVERFLOW = 2.0**-4
@@ -77,7 +77,8 @@ def admit(reference: ReferenceLink, cases: Cases, specs: Sequence[TensorSpec], p
     subject = _Subject(reference, cases, specs, precision, previous, multiplies)
     own, why = _try_law(laws.OWN, subject)
     if own is None:
-        raise UnusableReference(f"no kernel could be judged on this problem's own inputs: {why}")
+        way_out = FIXED_SHAPES if why == SHAPES_BY_VALUES else ""
+        raise UnusableReference(f"no kernel could be judged on this problem's own inputs: {why}{way_out}")
     if cases.get(laws.OWN).short:
         notes.append(f"law own: {NO_ROOM}; PyTorch's float32 answer is the standard")
     kept = [own]

@@ -14,6 +14,12 @@ REFERENCE_FILE = "reference.py"
 SHAPES_BY_VALUES = "the shapes of its outputs depend on the values of its inputs"
 """Reason for which a reference is refused."""
 
+FIXED_SHAPES = (
+    "; give them shapes of their own: keep all elements beside a mask of those that count (torch.where(keep, x, 0) in"
+    " place of x[keep], and keep.sum() for their number), or pad to the most that there can be"
+)
+"""Way out of that."""
+
 
 class UnusableReference(Exception):
     """The user's file does not work; becomes the failure of the preparation."""

@@ -21,7 +21,7 @@ from gpu_worker.judge.cases import MOST_ERROR, Case, usable_error
 from gpu_worker.judge.deviation import MIN_SPREAD_ELEMENTS, largest
 from gpu_worker.judge.near_ties import NearTies, settled
 from gpu_worker.judge.reference_link import ReferenceLink
-from gpu_worker.judge.refusal import SHAPES_BY_VALUES, UnusableReference
+from gpu_worker.judge.refusal import FIXED_SHAPES, SHAPES_BY_VALUES, UnusableReference
 from gpu_worker.judge.roundings import round_mantissa
 
 LEAST_ERROR = 16 * 2.0**-24
@@ -130,5 +130,5 @@ def calibrate(
 
 def _as_expected(case: Case, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
     if [tensor.shape for tensor in outputs] != case.shapes:
-        raise UnusableReference(SHAPES_BY_VALUES)
+        raise UnusableReference(SHAPES_BY_VALUES + FIXED_SHAPES)
     return outputs

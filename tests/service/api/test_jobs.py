@@ -496,6 +496,9 @@ def test_a_plan_says_what_a_job_can_use_and_makes_nothing(team: Team) -> None:
     }
     assert (plan["problem"], plan["method"]["repair_rounds"], plan["guess"]) == ("double", 2, None)
     assert [note[:14] for note in plan["notes"]] == ["The file's tex", "No live worker", "No job of your"]
+    request["problem"]["source"] = request["problem"]["source"].replace("x * 2", "torch.rellu(x)")
+    (broken, *_) = team.http.post("/v1/jobs/plan", json=request).json()["notes"]
+    assert "PyTorch has no `torch.rellu`; did you mean relu?" in broken
     for path in ("/v1/jobs", "/v1/problems"):
         assert [item for item in team.http.get(path).json()["items"] if not item.get("builtin")] == []
 
