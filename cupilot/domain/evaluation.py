@@ -330,12 +330,6 @@ class Evaluation(Value):
         comparison = self.comparison()
         return comparison.speedup.median if comparison and self.verdict.counts else None
 
-    @property
-    def speedup_low(self) -> float | None:
-        """Lower bound of that speedup, which kernels are ranked by."""
-        comparison = self.comparison()
-        return comparison.speedup_bounds[0] if comparison and self.verdict.counts else None
-
 
 class WorkloadPreparation(Value):
     """One workload's part of a preparation."""

@@ -237,10 +237,7 @@ def technique_lines(strategy: Strategy) -> list[str]:
 
 
 def spending_lines(job: JobView) -> list[str]:
-    """Return what each role spent on each model, e.g. ``translator on openai/x.
-
-    12 calls (3 cached), 40,000 tokens, ...``.
-    """
+    """Return what each role spent on each model, e.g. ``translator on openai/x. 12 calls (3 cached), ...``."""
     lines = []
     for spending in job.spending:
         notes = [f"{count} {word}" for count, word in _counted(spending) if count]

@@ -57,6 +57,12 @@ def speed_bounds(evaluation: Evaluation, preparation: Preparation | None = None)
     return comparison.speedup_bounds
 
 
+def speedup_low(evaluation: Evaluation) -> float | None:
+    """Return the lower bound of the speedup over eager, measured side by side; None unless the verdict counts."""
+    found = speed_bounds(evaluation)
+    return None if found is None else found[0]
+
+
 def _same_gpu(evaluation: Evaluation, preparation: Preparation) -> bool:
     if evaluation.environment is None or evaluation.environment.device.target is not Target.CUDA:
         return False

@@ -18,6 +18,7 @@ from sqlalchemy import CTE, ColumnElement, Select, case, func, insert, select, t
 from sqlalchemy.orm import Session
 
 from cupilot.domain.errors import Conflict
+from cupilot.domain.evolution.fitness import speedup_low
 from cupilot.domain.states import BatchState, CandidateState, GenerationState, JobState, StepState
 from cupilot.storage.db.away import leave_batch
 from cupilot.storage.db.changes import note
@@ -132,7 +133,7 @@ def move_candidate(session: Session, candidate: Candidate, to: CandidateState, *
         data["reason"] = reason
     if candidate.verdict is not None:
         measured = session.get(EvaluationRow, candidate.evaluation_id) if candidate.evaluation_id else None
-        low = None if measured is None else measured.body.speedup_low
+        low = None if measured is None else speedup_low(measured.body)
         data |= {"verdict": candidate.verdict.value, "speedup": candidate.speedup, "speedup_low": low}
     record_event(session, candidate.job_id, f"candidate.{to.value}", candidate_id=candidate.id, data=data)
 

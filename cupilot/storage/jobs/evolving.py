@@ -188,7 +188,7 @@ def add_evaluation(
         "purpose": purpose.value,
         "verdict": evaluation.verdict.value,
         "speedup": evaluation.speedup,
-        "speedup_low": evaluation.speedup_low,
+        "speedup_low": fitness.speedup_low(evaluation),
         "failure": evaluation.failure.kind.value if evaluation.failure else None,
     }
     record_event(session, job.id, "candidate.measured", candidate_id=candidate.id, step_id=step.id, data=data)
@@ -223,7 +223,7 @@ def choose_best(session: Session, job: Job) -> Candidate | None:
         _set(session, job, best_candidate_id=chosen)
         if best is not None:
             measured = session.get_one(EvaluationRow, best.evaluation_id).body
-            data = {"ordinal": best.ordinal, "speedup": best.speedup, "speedup_low": measured.speedup_low}
+            data = {"ordinal": best.ordinal, "speedup": best.speedup, "speedup_low": fitness.speedup_low(measured)}
             record_event(session, job.id, "job.best", candidate_id=best.id, data=data)
     return best
 

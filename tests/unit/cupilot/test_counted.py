@@ -1,4 +1,4 @@
-"""What is counted is named as one or as several."""
+"""Counts are named as one or as several."""
 
 from __future__ import annotations
 
