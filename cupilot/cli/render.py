@@ -129,17 +129,21 @@ def show_report(report: Report, folder: Path) -> None:
 
 
 def _bars(evaluation: Evaluation) -> list[tuple[str, str]]:
-    """Return the times of the kernel and of each baseline as bars: the shorter, the faster."""
+    """Return the times of the kernel and of each baseline as bars, in units of the kernel's: the shorter, the faster.
+
+    Baselines are measured one after the other, each in turns with the kernel: under another load, times of two of them
+    do not compare, their ratios to the kernel's do.
+    """
     eager = evaluation.comparison(Baseline.EAGER)
     if eager is None:
         return []
-    times = {"this kernel": eager.kernel_us.median}
+    times = {"this kernel": 1.0}
     for baseline, name in BASELINE_NAMES.items():
         if (comparison := evaluation.comparison(baseline)) is not None:
-            times[name] = comparison.baseline_us.median
+            times[name] = comparison.speedup.median
     longest, width = max(times.values()), max(map(len, times))
     return [
-        ("time" if place == 0 else "", f"{name:<{width}}  {_bar(value / longest)} {value:,.1f} us")
+        ("time" if place == 0 else "", f"{name:<{width}}  {_bar(value / longest)} {value:.2f}")
         for place, (name, value) in enumerate(times.items())
     ]
 

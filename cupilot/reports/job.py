@@ -100,7 +100,8 @@ def next_steps(job: JobView, evaluation: Evaluation) -> list[str]:
         steps = _why_not_faster(job, evaluation, eager.baseline_us.median) + steps
     if eager is not None and eager.speedup.low <= 1.0 <= eager.speedup.high:
         steps.insert(0, "Measure on a quieter machine: the interval is too wide to say which of the two is faster.")
-    if job.agents is AgentKind.PLAYBOOK and job.final and (floor_share(evaluation) or 0.0) < NEAR_FLOOR:
+    more = (floor_share(evaluation) or 0.0) < NEAR_FLOOR and not any("--agents hybrid" in step for step in steps)
+    if job.agents is AgentKind.PLAYBOOK and job.final and more:
         steps.append("Let a model go on from the playbook's kernels (agents hybrid), where the service has one.")
     if evaluation.verdict is Verdict.AUDITED and job.final:
         known = "could not be measured again" if job.reason == "not_confirmed" else "was not reproduced"
