@@ -257,7 +257,9 @@ def _agents_steps(client: Client) -> int:
 
 def _request(**fields: object) -> BatchRequest:
     if fields["arch"] is None and fields["target"] is Target.CUDA:
-        raise InvalidInput("cards have an architecture", hint="name it, e.g. --arch sm_90", where="--arch")
+        raise InvalidInput(
+            "a batch for cuda is for cards of one architecture", hint="name it, e.g. --arch sm_90", where="--arch"
+        )
     try:
         return BatchRequest.model_validate(fields)
     except ValidationError as error:

@@ -40,7 +40,9 @@ def request_batch(session: Session, caller: Caller, request: BatchRequest) -> uu
     if SERVICE in drained_scopes(session):
         raise BatchNotReady("the service is being drained: nothing new begins", hint="resume it first")
     if request.target is Target.CUDA and request.arch is None:
-        raise InvalidInput("cards have an architecture", hint="name it, e.g. sm_90", where="body.arch")
+        raise InvalidInput(
+            "a batch for cuda is for cards of one architecture", hint="name it, e.g. sm_90", where="body.arch"
+        )
     if request.target is Target.CPU and request.arch is not None:
         raise InvalidInput("the cpu target has no architecture", hint="leave it out", where="body.arch")
     batch = add_batch(

@@ -289,6 +289,20 @@ LOOP = """extern "C" void m(const float* x, float* out) {
 }"""
 
 
+QUANTISER = source("return torch.round(x * 10).to(torch.int32)", "torch.randn(200, 200)")
+
+
+@pytest.mark.parametrize(("off", "counts"), [("1", "5 passed"), ("2", "3 failed, 2 passed")])
+def test_the_packages_own_tests_let_few_whole_numbers_be_one_step_off(off: str, counts: str, tmp_path: Path) -> None:
+    text = f"""extern "C" void q(const float* x, int* out) {{
+  for (long long i = 0; i < X_SIZE; ++i) out[i] = (int)__builtin_rintf(x[i] * 10.0f) + (i == 7 ? {off} : 0);
+}}"""
+    made = winner("quantiser", QUANTISER, cpu(text, Launch(kernel="q", args=("x", "out"))))
+    folder = write(made, ExportFormat.TORCH, tmp_path)
+    done = run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", "-k", "not torch_compile")
+    assert counts in done.stdout, done.stdout[-3000:]
+
+
 @pytest.mark.parametrize(
     ("text", "below", "counts"),
     [
