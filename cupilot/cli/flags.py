@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from cupilot.domain.errors import InvalidInput
-from cupilot.schemas.paths import field_path
+from cupilot.schemas.paths import field_path, unknown_field
 
 _FLAGS = {
     "agents": "--agents",
@@ -49,13 +49,15 @@ MAX_QUOTED = 60
 _WORDING = re.compile(r"^(Input|String|List|Tuple|Dictionary) should ")
 
 
-def invalid(error: ValidationError, within: str = "") -> InvalidInput:
+def invalid(error: ValidationError, within: str = "", request: type[BaseModel] | None = None) -> InvalidInput:
     """Return the error for the first field that is wrong, as the service would say it of the whole request.
 
-    ``within`` is the field that was validated alone.
+    ``within`` is the field that was validated alone, ``request`` the type that names what a misspelt one may mean.
     """
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(part for part in ("body", within, field_path(first) if first["loc"] else "") if part)
+    if first["type"] == "extra_forbidden" and request is not None:
+        return InvalidInput(f"{where}: {unknown_field(request, first['loc'])}", where=where)
     return InvalidInput(f"{where}: {first['msg']}", where=where)
 
 

@@ -42,7 +42,7 @@ def request(fields: Mapping[str, Any]) -> ExperimentRequest:
     try:
         return ExperimentRequest.model_validate(fields)
     except ValidationError as error:
-        raise invalid(error) from error
+        raise invalid(error, request=ExperimentRequest) from error
 
 
 def problem(reference: str) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from cupilot.cli.matrix import request
+from cupilot.domain.errors import InvalidInput
 from cupilot.schemas import ExperimentRequest, JobRequest
 from cupilot.schemas.paths import unknown_field
 
@@ -37,3 +39,9 @@ def test_fields_in_lists_are_found() -> None:
 
 def test_a_request_of_no_type_says_no_more() -> None:
     assert unknown_field(None, ("a",)) == "unknown field"
+
+
+def test_a_matrix_file_is_told_too() -> None:
+    fields = {"name": "m", "target": "cpu", "problems": [{"id": "softmax"}], "seeds": [0], "seedz": [1]}
+    with pytest.raises(InvalidInput, match=r"did you mean seeds\?"):
+        request(fields)
