@@ -13,14 +13,15 @@ from typing import TypeAlias
 
 import torch
 
-from cupilot.domain.problem import Graph
+from cupilot.domain.problem import Graph, GraphNode
 from gpu_worker.judge.cases import Case
 from gpu_worker.judge.counting import base_name
+from gpu_worker.judge.deviation import stretches
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
 from gpu_worker.messages.reference import Side
 
-ROUNDING = frozenset({"_to_copy", "ceil", "floor", "round", "trunc"})
+ROUNDING = frozenset({"ceil", "floor", "round", "trunc"})
 
 _PLACES = ("bincount", "embedding", "gather", "index", "put", "scatter", "take")
 """Parts of the names of calls that look places up."""
@@ -48,7 +49,12 @@ NearTies: TypeAlias = Sequence[Sequence[Neighbours]]
 def rounds(graph: Graph) -> bool:
     """Return whether the graph may round to whole numbers that are no places in tensors: one further may not exist."""
     names = {base_name(node) for node in graph.nodes}
-    return not names.isdisjoint(ROUNDING) and not any(part in name for name in names for part in _PLACES)
+    found = not names.isdisjoint(ROUNDING) or any(map(_casts_to_integers, graph.nodes))
+    return found and not any(part in name for name in names for part in _PLACES)
+
+
+def _casts_to_integers(node: GraphNode) -> bool:
+    return base_name(node) == "_to_copy" and any(dtype.startswith(("int", "uint")) for dtype in node.dtypes)
 
 
 def neighbours(reference: ReferenceLink, case: Case) -> NearTies:
@@ -69,11 +75,14 @@ def neighbours(reference: ReferenceLink, case: Case) -> NearTies:
 
 
 def _changed(exact: torch.Tensor, other: torch.Tensor) -> list[Neighbours]:
-    exact, other = _wide(exact.reshape(-1)), _wide(other.reshape(-1))
-    places = ((exact != other) & ~(exact.isnan() & other.isnan())).nonzero().reshape(-1)
+    found, start = [], 0
+    for mine, its in zip(stretches(exact), stretches(other), strict=True):
+        found.append(start + ((mine != its) & ~(mine.isnan() & its.isnan())).nonzero().reshape(-1))
+        start += mine.numel()
+    places = torch.cat(found)
     if not 0 < places.numel() <= max(MOST_NEAR * exact.numel(), 1):
         return []
-    return [Neighbours(places, exact[places], other[places])]
+    return [Neighbours(places, _wide(exact.reshape(-1)[places]), _wide(other.reshape(-1)[places]))]
 
 
 def settled(answers: Sequence[torch.Tensor], near: NearTies) -> list[torch.Tensor]:

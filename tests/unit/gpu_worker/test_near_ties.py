@@ -142,3 +142,17 @@ def test_no_place_in_a_table_is_moved() -> None:
     subject = Subject("torch.arange(8.0)[(x * 7.9999999).to(torch.int64)]", "torch.rand(4, 64)")
     given = torch.full((4, 64), 1.0)
     assert near_ties.neighbours(subject.reference, subject.cases.expect(laws.OWN, [given])) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("expression", "turns"),
+    [
+        ("x.round()", True),
+        ("(x * 3).to(torch.int32)", True),
+        ("x.to(torch.bfloat16).float() * 2", False),
+        ("x > 0", False),
+        ("x[(x[:, 0] * 3).to(torch.int64)]", False),
+    ],
+)
+def test_only_graphs_that_round_are_run_again(expression: str, turns: bool) -> None:
+    assert near_ties.rounds(Subject(expression).reference.graph) is turns
