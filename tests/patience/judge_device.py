@@ -8,11 +8,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gpu_worker.judge import blocks, timing
+from gpu_worker.judge import blocks, session, timing
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 
 SHORT_BLOCK_SECONDS = 0.001
 """Filling the slots for the product's blocks of 8 ms takes seconds where launches are short."""
+
+SMALL_CACHE_BYTES = 2**20
+"""The judge fills several times as much before each block, and evicts twice as much."""
 
 
 class PatientJudgeDevice(CpuJudgeDevice):
@@ -25,9 +28,9 @@ class PatientJudgeDevice(CpuJudgeDevice):
 
 
 class QuickJudgeDevice(PatientJudgeDevice):
-    """Times short blocks, and takes any scatter: for tests in which no time has to be right."""
+    """Times few short blocks, of a small cache, and takes any scatter: for tests in which no time has to be right."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        timing.WIDEST = math.inf
-        self.block_seconds = SHORT_BLOCK_SECONDS
+    def __init__(self, cache_bytes: int, **options: Any) -> None:
+        super().__init__(cache_bytes=min(cache_bytes, SMALL_CACHE_BYTES), **options)
+        timing.WIDEST = self.precision = math.inf
+        session.BASELINE_SECONDS = self.block_seconds = SHORT_BLOCK_SECONDS
