@@ -28,6 +28,7 @@ from cupilot.embedded import stack as embedded
 from cupilot.embedded.servers import start_postgres
 from cupilot.schemas import JobView
 from migrations import downgrade
+from tests.patience.judges import QUICK_STACK
 from tests.service.faults.stack import ran_through
 from tests.service.operators import RELU, SHORT_JOBS
 from tests.service.processes import ROOT, wait_until
@@ -103,7 +104,7 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
     for name in [name for name in os.environ if name.startswith("CUPILOT_")]:
         monkeypatch.delenv(name)
     given = {"HOME": str(tmp_path), "CUPILOT_WEBHOOK_NETWORKS": "127.0.0.0/8", "CUPILOT_REDISPATCH_SECONDS": "5"}
-    for name, value in (given | SHORT_JOBS).items():
+    for name, value in (given | SHORT_JOBS | QUICK_STACK).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_op.py").write_text(RELU)
