@@ -1,22 +1,28 @@
 """An agent worker whose steps can be killed: ``python -m tests.service.model_faults.worker API_BASE``.
 
-As in production a parent, which has imported everything, forks a process for each piece of work. Orders come as JSON
-lines on stdin; on stdout the processes say which calls they make and where they die. The model stack, the ledger and
-the steps are production's own; the judge and the pool are not needed here.
+As in production a parent, which has imported everything, forks processes for the work: one for each attempt that may
+die, and one that lasts for all others. Orders come as JSON lines on stdin; on stdout the processes say which calls they
+make and where they die. The model stack, the ledger and the steps are production's own; the judge and the pool are not
+needed here.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from typing import IO, Any
+
+from sqlalchemy.orm import configure_mappers
 
 import agents.llm.gateway
 import workers.steps
@@ -26,6 +32,7 @@ from agents.llm.models import Model, RoleModels
 from agents.llm.transport import TransportError, complete, parameters
 from cupilot.domain.job import AgentKind
 from cupilot.domain.model_call import Answer, Call
+from cupilot.domain.technique import catalogue
 from cupilot.settings import settings
 from cupilot.storage.db.engine import Database
 from tests.service.doubles import MemoryPool, ScriptedJudge
@@ -35,6 +42,9 @@ from workers.tools import Tools
 
 INPUT_USD, OUTPUT_USD = 1.0, 10.0
 """Prices of a million tokens."""
+
+HANDLERS = workers.steps.HANDLERS
+"""Production's own."""
 
 
 class Point(StrEnum):
@@ -56,6 +66,10 @@ class Order:
         self._points = {Point(item) for item in said["points"]}
         self._struck = {(purpose, Point(point)) for purpose, point in said["struck"]}
         self.called = False
+
+    def may_die(self) -> bool:
+        """Return whether any point is due, in some call."""
+        return bool(self._points)
 
     def due(self, purpose: str, point: Point) -> bool:
         """Return whether to die here."""
@@ -110,7 +124,7 @@ def do(order: Order, api_base: str) -> None:
 
         return replace(handler, work=work)
 
-    workers.steps.HANDLERS = {kind: dying(handler) for kind, handler in workers.steps.HANDLERS.items()}
+    workers.steps.HANDLERS = {kind: dying(handler) for kind, handler in HANDLERS.items()}
 
     def agents(kind: AgentKind, claim: Any, cancelled: Any) -> Any:
         ledger = DyingLedger(database, claim, cancelled)
@@ -144,27 +158,64 @@ def nap(seconds: float) -> None:
     time.sleep(min(seconds, 0.1))
 
 
+def fork(work: Callable[[], None]) -> int:
+    """Start a process that does this and ends; its id."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    return child
+
+
+def start_lasting(api_base: str) -> IO[str]:
+    """Start the process of attempts that live; it takes their lines."""
+    theirs, ours = os.pipe()
+
+    def work() -> None:
+        os.close(ours)
+        with os.fdopen(theirs) as lines:
+            for line in lines:
+                status = 1
+                try:
+                    do(Order(line), api_base)
+                    status = 0
+                finally:
+                    say(ended=status)
+
+    fork(work)
+    os.close(theirs)
+    return os.fdopen(ours, "w")
+
+
 def main(api_base: str) -> None:
-    """Fork a process for each order, until stdin ends."""
+    """Have each order done, until stdin ends."""
     Gateway.__init__.__kwdefaults__["sleep"] = nap
     agents.llm.gateway.FIRST_PAUSE_SECONDS = 0.01
     with suppress(TransportError):
         # Imports what the first call imports. Nobody is there: no connection is open when processes are forked.
         nobody = model("http://127.0.0.1:1/v1")
         complete(nobody, [{"role": "user", "content": "x"}], parameters(nobody, json_answer=True, seed=1))
+    configure_mappers()
+    catalogue()
+    gc.collect()
+    gc.freeze()  # or each process copies all that the collector looks at
+    lasting = start_lasting(api_base)
     say(ready=True)
     for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                do(Order(line), api_base)
-                status = 0
-            finally:
-                sys.stderr.flush()
-                os._exit(status)
-        _, status = os.waitpid(child, 0)
+        order = Order(line)
+        if not order.may_die():
+            lasting.write(line)
+            lasting.flush()
+            continue
+        _, status = os.waitpid(fork(partial(do, order, api_base)), 0)
         say(ended=os.waitstatus_to_exitcode(status))
+    lasting.close()
+    os.wait()
 
 
 if __name__ == "__main__":
