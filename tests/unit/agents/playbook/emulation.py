@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -196,18 +198,32 @@ def _built(kernel: Kernel, facts: ProblemFacts, launches: tuple[ResolvedLaunch, 
     source = emulated(source)
     for line, text in _CONVERSIONS.items():
         source = re.sub(line, text, source)
-    text = "\n".join([_SHIM, source, *(_entry(place, launch, source) for place, launch in enumerate(launches))])
-    builds.mkdir(parents=True, exist_ok=True)
-    path = builds / f"emulated_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    builds.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".cpp").write_text(text)
+    text = "\n".join([source, *(_entry(place, launch, source) for place, launch in enumerate(launches))])
+    shim = _compiled(builds, ".h", _SHIM, ".h.gch", "-x", "c++-header")
+    return _compiled(builds, ".cpp", text, ".so", "-shared", "-include", str(shim.with_suffix("")))
+
+
+def _compiled(builds: Path, kind: str, text: str, product: str, *flags: str) -> Path:
+    """Return what the compiler made of a file with this text, in this run or an earlier one."""
     # unique symbols would give the shared memory of a template function to the first library that has one of its name
-    flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread", "-fno-gnu-unique"]
+    always = ["-std=c++17", "-O1", "-w", "-fPIC", "-pthread", "-fno-gnu-unique"]
     checked = ["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]
-    command = ["g++", *flags, *checked, "-o", f"{path}.so", f"{path}.cpp"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:3000]
-    return path.with_suffix(".so")
+    command = ["g++", *always, *checked, *flags]
+    key = hashlib.sha256("\0".join([_compiler(), *command, text]).encode()).hexdigest()[:16]
+    made = builds / f"emulated_{key}{product}"
+    if not made.exists():
+        builds.mkdir(parents=True, exist_ok=True)
+        source, scratch = builds / f"emulated_{key}{kind}", builds / f"{os.getpid()}_{key}{product}"
+        source.write_text(text)
+        done = subprocess.run([*command, "-o", scratch, source], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[:3000]
+        scratch.replace(made)
+    return made
+
+
+@cache
+def _compiler() -> str:
+    return subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout
 
 
 def _entry(place: int, launch: ResolvedLaunch, source: str) -> str:
