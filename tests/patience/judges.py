@@ -10,8 +10,8 @@ import pytest
 
 from tests.patience.devices import use_patient_judges
 
-QUICK_STACK = {"PYTHONPATH": str(Path(__file__).parent / "startup")}
-"""Environment of stacks with quick judges: for tests of what becomes of a stack and its jobs."""
+QUICK_STACK = {"PYTHONPATH": f"{Path(__file__).parent / 'startup'}:{Path(__file__).parents[2]}"}
+"""Environment of stacks and programs with quick judges: for tests of what becomes of a stack and its jobs."""
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from cupilot.jobs.batches import batch_file, cancel_batch, receive_results, requ
 from cupilot.schemas import BatchRequest, BatchView, Receipt
 from cupilot.storage.queue.batch_views import batch_view
 from gpu_worker.batch.card import judge
+from tests.patience.judges import QUICK_STACK
 from tests.service.doubles import PlacedJudge, ScriptedJudge, device
 from tests.service.rig import Rig
 from workers.batches.keeper import BatchKeeper
@@ -154,7 +155,7 @@ def start_box(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     if can_unshare():
         command = ["unshare", "--net", *command]
     kept = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
-    environment = {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONPATH": str(ROOT)}
+    environment = {name: os.environ[name] for name in kept if name in os.environ} | QUICK_STACK
     output = subprocess.PIPE
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output, text=True)
 

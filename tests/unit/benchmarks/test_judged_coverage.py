@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from benchmarks import coverage_page, judged_coverage, records
 from cupilot.domain import problems
 from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Verdict
 from gpu_worker.evaluator import Evaluator
+from tests.patience.devices import share_peaks
+from tests.patience.judges import patient_judges
 
 ROWS = [
     {"suite": "level1", "problem": "softmax", "kernel": "plain", "verdict": "audited", "speedup": [1.5, 2.0, 2.5]},
@@ -26,9 +29,18 @@ def test_a_run_that_is_over_at_once_keeps_the_rows_that_there_are(tmp_path: Path
     assert json.loads(record.read_text())["problems"] == ROWS
 
 
-@pytest.mark.slow
-def test_a_problem_is_judged_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def relu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have one problem only, of which no time has to be right."""
     monkeypatch.setattr(problems, "names", lambda _suite=None: ["relu"])
+    share_peaks(monkeypatch.setattr)
+    with patient_judges(quick=True):
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("relu")
+def test_a_problem_is_judged_and_kept(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     options = ["--suites", "level1", "--out", str(record), "--work-dir", str(tmp_path / "work")]
     assert judged_coverage.main(options) == 0
@@ -42,6 +54,7 @@ def test_a_problem_is_judged_and_kept(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("relu")
 def test_a_kernel_that_failed_is_told_from_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = Evaluation(
         kernel_hash="0" * 64,
@@ -50,7 +63,6 @@ def test_a_kernel_that_failed_is_told_from_none(tmp_path: Path, monkeypatch: pyt
         failure=Failure(kind=FailureKind.INFRASTRUCTURE, message="too busy"),
         seconds=0.1,
     )
-    monkeypatch.setattr(problems, "names", lambda _suite=None: ["relu"])
     monkeypatch.setattr(Evaluator, "evaluate", lambda *_, **__: failed)
     record = tmp_path / "record.json"
     options = ["--suites", "level1", "--out", str(record), "--work-dir", str(tmp_path / "work")]

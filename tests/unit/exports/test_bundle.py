@@ -11,16 +11,15 @@ from pathlib import Path
 import pytest
 
 from cupilot.exports import ExportFormat
+from tests.patience.judges import QUICK_STACK
 from tests.unit.exports.installed import imported, write
 from tests.unit.exports.winners import GELU, GELU_CPU, winner
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.judge
 def test_the_bundle_measures_again_and_says_what_differs(tmp_path: Path) -> None:
     folder = write(winner("gelu", GELU, GELU_CPU), ExportFormat.BUNDLE, tmp_path)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **QUICK_STACK}
     done = subprocess.run(
         [sys.executable, "reproduce.py"], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
