@@ -12,8 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from api.app import create_app
+from cupilot.cli.app import app
 from cupilot.domain.evaluation import Verdict
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import Learning
@@ -29,7 +32,7 @@ from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_use
 from tests.living import still_running
 from tests.service.api.world import live
 from tests.service.box import start_box
-from tests.service.operators import RELU
+from tests.service.operators import RELU, SHORT_JOBS
 from tests.service.rig import job_spec
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(1_800)]
@@ -56,6 +59,7 @@ def environment(settings: Settings, database: Database, tmp_path: Path) -> Itera
         "CUPILOT_DATABASE_URL": settings.database_url.get_secret_value(),
         "CUPILOT_REDIS_URL": settings.redis_url.get_secret_value(),
         "CUPILOT_CHROMA_URL": chroma.url,
+        **SHORT_JOBS,
         "PYTHONPATH": str(ROOT),
     }
     with database.transaction() as session:
@@ -65,9 +69,8 @@ def environment(settings: Settings, database: Database, tmp_path: Path) -> Itera
     (tmp_path / "scheduler.py").write_text(SCHEDULER)
     roles = (["scheduler.py", "scheduler"], ["-m", "workers", "agent"])
     processes = [subprocess.Popen([sys.executable, *role], env=variables, cwd=tmp_path) for role in roles]
-    app = create_app(settings)
-    with live(app, "on") as url:
-        yield {"CUPILOT_URL": url, "CUPILOT_API_KEY": key, "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    with live(create_app(settings), "on") as url:
+        yield {"CUPILOT_URL": url, "CUPILOT_API_KEY": key}
     for process in processes:
         process.terminate()
     for process in processes:
@@ -76,14 +79,14 @@ def environment(settings: Settings, database: Database, tmp_path: Path) -> Itera
     database.close()
 
 
-def cupilot(environment: dict[str, str], folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "cupilot.cli", *arguments]
-    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+def cupilot(environment: dict[str, str], *arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), env=environment)
 
 
 def test_a_job_is_measured_on_a_box_without_a_network(
-    environment: dict[str, str], database: Database, tmp_path: Path
+    environment: dict[str, str], database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     job_id = submitted(database)
     box = tmp_path / "box"
     box.mkdir()
@@ -91,12 +94,12 @@ def test_a_job_is_measured_on_a_box_without_a_network(
     end = time.monotonic() + PATIENCE_SECONDS
     while not job_of(database, job_id).state.final:
         assert time.monotonic() < end
-        exported = cupilot(environment, tmp_path, *EXPORT)
-        if exported.returncode == 1:  # agents are at work
+        exported = cupilot(environment, *EXPORT)
+        if exported.exit_code == 1:  # agents are at work
             assert "nothing_to_export" in exported.stderr
             time.sleep(0.5)
             continue
-        assert exported.returncode == 0, exported.stderr
+        assert exported.exit_code == 0, exported.stderr
         result = box / "next.batch.results"
         result.unlink(missing_ok=True)
         if visits == 0:
@@ -104,14 +107,14 @@ def test_a_job_is_measured_on_a_box_without_a_network(
         visits += 1
         if visits == 2:
             leave_all(box)
-            released = cupilot(environment, tmp_path, "batch", "import", str(result), "--release")
-            assert released.returncode == 0, released.stderr
+            released = cupilot(environment, "batch", "import", str(result), "--release")
+            assert released.exit_code == 0, released.stderr
             assert "released" in released.stdout
             continue
         judge_all(box)
         for _ in range(2):
-            imported = cupilot(environment, tmp_path, "batch", "import", str(result))
-            assert imported.returncode == 0, imported.stderr
+            imported = cupilot(environment, "batch", "import", str(result))
+            assert imported.exit_code == 0, imported.stderr
         assert "duplicate" in imported.stdout
     job = job_of(database, job_id)
     assert job.state is JobState.SUCCEEDED, f"{job.reason}: {job.message}"
@@ -123,7 +126,7 @@ def test_a_job_is_measured_on_a_box_without_a_network(
     assert evaluation.environment is not None
     assert evaluation.environment.device.uid == preparation.peaks.device_uid
     assert job.gpu_seconds > 0
-    listed = cupilot(environment, tmp_path, "batch", "list")
+    listed = cupilot(environment, "batch", "list")
     assert "finished" in listed.stdout
 
 
