@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from functools import cache
 
 from agents.interface import NoTemplate
 from agents.playbook.compiler.lowering import supported
@@ -27,7 +28,7 @@ def unsupported(facts: ProblemFacts, node: GraphNode | None, reason: str, source
             f"the playbook has no kernel for this reference: {reason} (operators seen: {seen})",
             hint=f"supported: {_FAMILIES}; {going_on}",
         )
-    near = get_close_matches(base_name(node.op), sorted({base_name(name) for name in supported()}), n=3, cutoff=0.5)
+    near = _near(base_name(node.op))
     words = f"near it are supported: {', '.join(near)}" if near else f"supported: {_FAMILIES}"
     shapes = ", ".join(str(list(shape)) for shape in node.shapes)
     result = f" (result {shapes})" if shapes else ""
@@ -36,6 +37,12 @@ def unsupported(facts: ProblemFacts, node: GraphNode | None, reason: str, source
         hint=f"{words}; {going_on}",
         where=None if node.line is None else f"problem.source:{node.line}",
     )
+
+
+@cache
+def _near(name: str) -> list[str]:
+    """Return supported calls with similar names. Strategies are held against a graph one by one, each with an error."""
+    return get_close_matches(name, sorted({base_name(other) for other in supported()}), n=3, cutoff=0.5)
 
 
 def _called(node: GraphNode, source: str) -> str:
