@@ -1,19 +1,20 @@
 """``/mcp``: the tools for coding agents over streamable HTTP, with the API's own keys.
 
 Each tool calls REST inside this process with the caller's key, so that rights, limits, the audit log and verdicts are
-those of REST. No session is kept: any replica can take any request.
+those of REST. No session is kept: any replica can take any request. The first request has the SDK imported, a fifth of
+what the API would import as it starts.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
+import anyio
 import httpx
 from fastapi import FastAPI
 from fastapi.security.utils import get_authorization_scheme_param
-from mcp.server.mcpserver import Context
-from mcp.server.transport_security import TransportSecuritySettings
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.routing import Route
@@ -21,9 +22,13 @@ from starlette.types import Receive, Scope, Send
 
 from api.errors import render
 from cupilot.client import AsyncClient
-from cupilot.mcp.server import build
 from cupilot.storage.db.engine import Database
 from cupilot.storage.people.teams import identify
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup, TaskStatus
+    from mcp.server.mcpserver import Context
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 PATH = "/mcp"
 INSIDE = "http://inside"
@@ -35,18 +40,16 @@ class McpEndpoint:
     def __init__(self, app: FastAPI, database: Database) -> None:
         self._app = app
         self._database = database
-        server = build(self._connect)
-        # Hosts are not checked: a request needs a key, which no foreign page can send along.
-        server.streamable_http_app(
-            streamable_http_path=PATH,
-            stateless_http=True,
-            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-        )
-        self._sessions = server.session_manager
+        self._tasks: TaskGroup | None = None
+        self._sessions: StreamableHTTPSessionManager | None = None
+        self._starting = anyio.Lock()
 
-    def run(self) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
         """Serve while this context is open; once."""
-        return self._sessions.run()
+        async with anyio.create_task_group() as self._tasks:
+            yield
+            self._tasks.cancel_scope.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -62,7 +65,37 @@ class McpEndpoint:
             refusal.headers["WWW-Authenticate"] = "Bearer"
             await refusal(scope, receive, send)
             return
-        await self._sessions.handle_request(scope, receive, send)
+        await (await self._running()).handle_request(scope, receive, send)
+
+    async def _running(self) -> StreamableHTTPSessionManager:
+        """Return what answers; it is made for the first request."""
+        async with self._starting:
+            if self._sessions is None:
+                assert self._tasks is not None, "requests come while the application runs"
+                sessions = await run_in_threadpool(self._made)
+                await self._tasks.start(self._serve, sessions)
+                self._sessions = sessions
+        return self._sessions
+
+    def _made(self) -> StreamableHTTPSessionManager:
+        from mcp.server.transport_security import TransportSecuritySettings
+
+        from cupilot.mcp.server import build
+
+        server = build(self._connect)
+        # Hosts are not checked: a request needs a key, which no foreign page can send along.
+        server.streamable_http_app(
+            streamable_http_path=PATH,
+            stateless_http=True,
+            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        )
+        return server.session_manager
+
+    @staticmethod
+    async def _serve(sessions: StreamableHTTPSessionManager, *, task_status: TaskStatus[None]) -> None:
+        async with sessions.run():
+            task_status.started()
+            await anyio.sleep_forever()
 
     def _known(self, secret: str) -> bool:
         with self._database.transaction() as session:

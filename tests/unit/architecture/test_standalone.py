@@ -51,7 +51,7 @@ print("torch" in sys.modules)
 IMPORT_IN_TURN = """
 import importlib, sys
 
-API_NEEDS_NO = {"numpy", "litellm", "chromadb", "celery", "agents", "gpu_worker", "wordllama", "cuda"}
+API_NEEDS_NO = {"numpy", "litellm", "chromadb", "celery", "agents", "gpu_worker", "wordllama", "cuda", "mcp"}
 for name in ("api.app", "gpu_worker.evaluator", "workers.worker", "workers.tasks"):
     importlib.import_module(name)
     print(name, sorted(set(sys.modules) & ({"torch"} | (API_NEEDS_NO if name == "api.app" else set()))))
@@ -177,7 +177,8 @@ def test_agents_import_on_an_agent_box() -> None:
 
 def test_the_api_imports_in_its_image() -> None:
     image = blocked(extra("api"), "api", "migrations", "agents")
-    asked = ["agents.interface", "agents.playbook"]  # by dry runs, and by searches of the pool for a job
+    # by dry runs, by searches of the pool for a job, and by coding agents
+    asked = ["agents.interface", "agents.playbook", "cupilot.mcp.server"]
     done = import_alone(["api", "migrations.__main__", *asked], image)
     assert done.returncode == 0, f"the API's image lacks something:\n{done.stderr[-2000:]}"
 
