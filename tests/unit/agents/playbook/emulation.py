@@ -213,10 +213,12 @@ def _compiled(builds: Path, kind: str, text: str, product: str, *flags: str) -> 
     made = builds / f"emulated_{key}{product}"
     if not made.exists():
         builds.mkdir(parents=True, exist_ok=True)
-        source, scratch = builds / f"emulated_{key}{kind}", builds / f"{os.getpid()}_{key}{product}"
+        # under names of this process's own until both are whole: another may make the same
+        source, scratch = (builds / f"{os.getpid()}_{key}{suffix}" for suffix in (kind, product))
         source.write_text(text)
         done = subprocess.run([*command, "-o", scratch, source], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[:3000]
+        source.replace(builds / f"emulated_{key}{kind}")
         scratch.replace(made)
     return made
 
