@@ -7,11 +7,11 @@ what the API would import as it starts.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import httpx
 from fastapi import FastAPI
 from fastapi.security.utils import get_authorization_scheme_param
@@ -26,7 +26,6 @@ from cupilot.storage.db.engine import Database
 from cupilot.storage.people.teams import identify
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskGroup, TaskStatus
     from mcp.server.mcpserver import Context
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
@@ -40,16 +39,18 @@ class McpEndpoint:
     def __init__(self, app: FastAPI, database: Database) -> None:
         self._app = app
         self._database = database
-        self._tasks: TaskGroup | None = None
         self._sessions: StreamableHTTPSessionManager | None = None
-        self._starting = anyio.Lock()
+        self._serving: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
         """Serve while this context is open; once."""
-        async with anyio.create_task_group() as self._tasks:
-            yield
-            self._tasks.cancel_scope.cancel()
+        yield
+        if self._serving is not None:
+            self._serving.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._serving
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -71,9 +72,9 @@ class McpEndpoint:
         """Return what answers; it is made for the first request."""
         async with self._starting:
             if self._sessions is None:
-                assert self._tasks is not None, "requests come while the application runs"
-                sessions = await run_in_threadpool(self._made)
-                await self._tasks.start(self._serve, sessions)
+                sessions, begun = await run_in_threadpool(self._made), asyncio.Event()
+                self._serving = asyncio.create_task(self._serve(sessions, begun))
+                await begun.wait()
                 self._sessions = sessions
         return self._sessions
 
@@ -92,10 +93,10 @@ class McpEndpoint:
         return server.session_manager
 
     @staticmethod
-    async def _serve(sessions: StreamableHTTPSessionManager, *, task_status: TaskStatus[None]) -> None:
+    async def _serve(sessions: StreamableHTTPSessionManager, begun: asyncio.Event) -> None:
         async with sessions.run():
-            task_status.started()
-            await anyio.sleep_forever()
+            begun.set()
+            await asyncio.Event().wait()  # until it is cancelled
 
     def _known(self, secret: str) -> bool:
         with self._database.transaction() as session:
