@@ -8,6 +8,7 @@ from agents.playbook.compiler.cpu.tiling import Vectors
 from agents.playbook.compiler.cuda import merged, mma, wgmma
 from agents.playbook.compiler.cuda.attention import block_of
 from agents.playbook.compiler.cuda.attention_block import Block
+from agents.playbook.compiler.cuda.filtering import filtering_of
 from agents.playbook.compiler.cuda.streamed import Streamed
 from agents.playbook.compiler.cuda.tiles import LARGEST_TILE, Arithmetic, Tiles, arithmetic_of
 from agents.playbook.compiler.groups import Group
@@ -23,7 +24,7 @@ from agents.playbook.conditions import Case, Check
 from agents.playbook.operators import Launches
 from agents.playbook.ordering import walk
 from agents.playbook.templates.launches import tiling_of
-from cupilot.domain.kernel import MAX_LAUNCHES
+from cupilot.domain.kernel import MAX_LAUNCHES, MAX_WORKSPACE_BYTES
 from cupilot.domain.problem import NumericsPolicy
 
 FEWEST_STAGES = 3
@@ -130,6 +131,24 @@ def _tensor_maps(case: Case) -> str | None:
     return f"the tiles need {needed} bytes of shared memory, a block has {limit}" if needed > limit else None
 
 
+def _filtering(case: Case) -> str | None:
+    assert isinstance(case.operator, Launches)
+    tiles = _tiles(case)
+    if tiles is None or tiles.precision:
+        return "it is written for tiles on the scalar units"
+    program = tiled_program(case.operator.facts, tiles)
+    found = [made for group in program.groups if (made := filtering_of(group, tiles)) is not None]
+    if not found:
+        return "no launch is a float32 convolution of stride one that makes many more multiplications without it"
+    if len(program.groups) + len(found) > MAX_LAUNCHES:
+        return f"it needs launches of its own, and {MAX_LAUNCHES} are allowed"
+    size = program.workspace_bytes + max(made.panel_bytes for made in found)
+    if size > MAX_WORKSPACE_BYTES:
+        return f"its filters need a workspace of {size / 2**30:.1f} GiB"
+    needed, limit = max(made.shared_bytes for made in found), case.device.shared_bytes_per_block
+    return f"the tiles need {needed} bytes of shared memory, a block has {limit}" if needed > limit else None
+
+
 def _online(case: Case) -> str | None:
     tiles = _tiles(case)
     if tiles is None:
@@ -147,6 +166,7 @@ CUDA: dict[str, Check] = {
     "async_copy": _async_copy,
     "tma_loads": _tensor_maps,
     "online_softmax": _online,
+    "minimal_filtering": _filtering,
     "warpgroup_mma": _warpgroups,
 }
 

@@ -90,7 +90,7 @@ _STALL_RULES = (
         0.4,
         _EVERYWHERE,
         "one arithmetic pipe is oversubscribed",
-        ("tensor_cores", "strassen", "fast_exp", "hoisted_division"),
+        ("tensor_cores", "strassen", "minimal_filtering", "fast_exp", "hoisted_division"),
     ),
     _Stall(
         ("stall_no_instruction",),

@@ -199,6 +199,7 @@ _PLAN: Mapping[tuple[Target, str], _PlanCheck] = {
     (Target.CUDA, "team_rows"): _second_stage,
     (Target.CUDA, "split_k"): _second_stage,
     (Target.CUDA, "strassen"): _second_stage,
+    (Target.CUDA, "minimal_filtering"): _shared_memory,
     (Target.CUDA, "shared_rows"): _shared_memory,
     (Target.CUDA, "shared_tiling"): _shared_memory,
     (Target.CUDA, "bank_padding"): _shared_memory,

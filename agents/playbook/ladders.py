@@ -216,6 +216,12 @@ _LAUNCHES_CUDA = (
     "async_copy(stages=4): smaller tiles, more blocks",
     "shared_tiling(tile_m=128, tile_n=64, tile_k=16), async_copy(stages=3), online_softmax: "
     "attention in one launch on the scalar units",
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=16), minimal_filtering(outputs=4, taps=3): "
+    "convolutions of stride one with a third of their multiplications",
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=16), minimal_filtering(outputs=4, taps=5): "
+    "the same for filters of five columns",
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=16), minimal_filtering(outputs=2, taps=3): "
+    "more multiplications, two blocks at a time",
     "shared_tiling(tile_m=128, tile_n=128, tile_k=16): products in tiles, eight by eight results a thread",
     "shared_tiling(tile_m=128, tile_n=128, tile_k=8): shallower tiles, little of which is empty",
     "shared_tiling(tile_m=128, tile_n=64, tile_k=16): eight by four results a thread",

@@ -33,6 +33,7 @@ _APPROXIMATIONS = (
     "online_softmax",
     "hoisted_division",
     "strassen",
+    "minimal_filtering",
 )
 _ADDRESSING = (
     "vector_loads",

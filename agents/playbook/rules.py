@@ -65,6 +65,7 @@ _COMPUTE = {
         "shared_tiling",
         "register_blocking",
         "strassen",
+        "minimal_filtering",
         "async_copy",
         "double_buffering",
         "bank_padding",

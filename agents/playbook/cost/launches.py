@@ -8,6 +8,7 @@ from agents.playbook.compiler.attention import Attention
 from agents.playbook.compiler.cpu import tiling
 from agents.playbook.compiler.cpu.tiling import Rectangle, Vectors
 from agents.playbook.compiler.cuda.attention import block_of
+from agents.playbook.compiler.cuda.filtering import FINISHED, Filtering, filtering_of
 from agents.playbook.compiler.cuda.operands import THREADS
 from agents.playbook.compiler.cuda.orders import is_few
 from agents.playbook.compiler.cuda.scalar import Scalar
@@ -35,6 +36,8 @@ TILED, DIRECT = 0.94, 0.06
 but multiply, and from caches."""
 READ, GATHERED = 0.75, 6.0
 """Multiplications that take as long as a float on its way from shared memory, and as an element on its way there."""
+FILTERED = 0.49
+"""Share of the scalar peak that minimal filtering reaches."""
 BEGUN = 14
 """Terms that take as long as a block's beginning and end."""
 ATTENTION = 0.35
@@ -59,6 +62,8 @@ def launches(operator: Launches, choice: Choice) -> Cost:
     spent = sum(max(memory, arithmetic) for memory, arithmetic in costs)
     memory = sum(memory for memory, _ in costs)
     calls = len(costs) if target is Target.CUDA else 1
+    if isinstance(tiles, Tiles):
+        calls += sum(filtering_of(group, tiles) is not None for group in program.groups)
     return Cost(memory, max(spent, memory), choice.rates.launch * calls)
 
 
@@ -80,6 +85,9 @@ def _group(group: Group, rates: Rates, tiles: Tiling) -> tuple[float, float]:
     each, inner = _of_element(group, FUNCTION)
     if window_of(group) is not None:
         return memory, (results * each / DIRECT + 2 * results * terms / WINDOWS) / rates.scalar
+    filtering = filtering_of(group, tiles) if isinstance(tiles, Tiles) else None
+    if filtering is not None:
+        return memory, results * each / (rates.scalar * DIRECT) + _filtered(filtering, rates)
     product = product_of(group) if isinstance(tiles, Tiles) else None
     if product is None or not isinstance(tiles, Tiles):
         return memory, (results * each + results * terms * inner) / (rates.scalar * DIRECT)
@@ -100,6 +108,13 @@ def _group(group: Group, rates: Rates, tiles: Tiling) -> tuple[float, float]:
         units = rates.matrix * (by_groups if isinstance(arithmetic, Warpgroups) else TENSOR)
         rate = units * min(1.0, ratio / 4) * busy
     return memory, results * each / (rates.scalar * DIRECT) + 2 * results * terms * edges / rate
+
+
+def _filtered(made: Filtering, rates: Rates) -> float:
+    """Return seconds of a convolution by minimal filtering: all pieces of work take the same time."""
+    at_once = rates.units * made.resident
+    products = ceil(made.units / at_once) * at_once * made.products * (1 + FINISHED / made.steps)
+    return 2 * products / (rates.scalar * FILTERED)
 
 
 def _on_scalar_units(arithmetic: Scalar, terms: int) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from agents.playbook.compiler.cpu.tiling import Rectangle, Vectors
 from agents.playbook.compiler.cuda.tiles import Tiles
 from agents.playbook.compiler.lowering import Unsupported
@@ -29,7 +31,11 @@ def tiling_of(options: Options) -> Tiling:
         precision = options.text("tensor_cores", "precision")
         maps, online = "tma_loads" in options, "online_softmax" in options
         stages = options.number("tma_loads" if maps else "async_copy", "stages", 2)
-        return Tiles(m, n, k, precision, stages, "warpgroup_mma" in options, maps, online)
+        tiles = Tiles(m, n, k, precision, stages, "warpgroup_mma" in options, maps, online)
+        if "minimal_filtering" not in options:
+            return tiles
+        outputs, taps = (options.number("minimal_filtering", name, 0) for name in ("outputs", "taps"))
+        return replace(tiles, filtering=(outputs, taps))
     if "simd" not in options:
         return None
     rows, vectors = (options.number("micro_kernel", name, 0) for name in ("rows", "vectors"))

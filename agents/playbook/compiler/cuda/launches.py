@@ -8,6 +8,7 @@ from math import prod
 from agents.playbook.compiler.accumulators import Accumulator
 from agents.playbook.compiler.attention import Attention
 from agents.playbook.compiler.cuda.attention import block_of
+from agents.playbook.compiler.cuda.filtering import filtering_of
 from agents.playbook.compiler.cuda.fused_rows import RowBlocks
 from agents.playbook.compiler.cuda.maps import in_packs, memory_order
 from agents.playbook.compiler.cuda.moments import moments, partial_bytes
@@ -86,8 +87,9 @@ def render(
             lines = order_body(group, group.source, pointers)
             _each(work, name, group, prod(group.shape), lines)
     maps = [item for part in work.parts for item in part.maps]
-    if maps and tiles is not None and (len(work.parts) > MAX_LAUNCHES or len(maps) > MAX_TENSOR_MAPS):
-        return render(program, pointers, index_type, replace(tiles, by_maps=False))
+    too_many = len(work.parts) > MAX_LAUNCHES or len(maps) > MAX_TENSOR_MAPS
+    if tiles is not None and too_many and (maps or tiles.filtering):
+        return render(program, pointers, index_type, replace(tiles, by_maps=False, filtering=None))
     kernels, launches, tunables = work.kernels()
     body = "\n\n".join(kernels)
     barrier = "#include <cooperative_groups.h>\n" if tunables else ""
@@ -134,6 +136,13 @@ def _scatter(work: Cuda, name: str, group: Group, scatter: Scatter) -> None:
 def _reduction(work: Cuda, name: str, group: Group, reduction: Reduce) -> None:
     results, terms = prod(group.shape), prod(reduction.extents)
     product = product_of(group) if work.tiles is not None else None
+    filtering = filtering_of(group, work.tiles)
+    if filtering is not None:
+        base = work.program.workspace_bytes
+        work.add_tiled(f"{name}_filters", group, filtering.panels(work.pointers, base), extra=True)
+        work.add_tiled(name, group, filtering.filtered(work.pointers, base), extra=True)
+        work.workspace_bytes = max(work.workspace_bytes, base + filtering.panel_bytes)
+        return
     if product is not None and work.tiles is not None:
         work.add_tiled(name, group, tiled(group, reduction, product, work.tiles, work.pointers))
         return

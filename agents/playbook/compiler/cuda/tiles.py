@@ -49,6 +49,8 @@ class Tiles:
     """True if tiles come by tensor maps where operands lie so."""
     online: bool = False
     """True if attention is one launch, with a softmax whose maximum and sum run along."""
+    filtering: tuple[int, int] | None = None
+    """Outputs and taps along columns of convolutions by minimal filtering; None for direct ones."""
 
     def fitted(self, product: Product, group: Group) -> Tiles:
         """Return tiles as large, or smaller ones where these would leave most of a card idle."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents.playbook import conditions_matmul, conditions_pointwise, conditions_rows
+from agents.playbook import conditions_launches, conditions_matmul, conditions_pointwise, conditions_rows
 from agents.playbook.evidence import SOURCE
 from agents.playbook.ladders import ladder
 from agents.playbook.operators import Pointwise
@@ -60,12 +60,10 @@ def test_a_technique_is_consistent(technique: Technique) -> None:
 
 
 def test_every_technique_has_a_template_and_templates_know_no_others() -> None:
-    tables = {
-        Target.CUDA: (conditions_pointwise.CUDA, conditions_rows.CUDA, conditions_matmul.CUDA),
-        Target.CPU: (conditions_pointwise.CPU, conditions_rows.CPU, conditions_matmul.CPU),
-    }
-    for target, families in tables.items():
-        applied = {technique for family in families for technique in family}
+    families = conditions_pointwise, conditions_rows, conditions_matmul, conditions_launches
+    tables = {Target.CUDA: [family.CUDA for family in families], Target.CPU: [family.CPU for family in families]}
+    for target, checks in tables.items():
+        applied = {technique for family in checks for technique in family}
         assert applied == {each.id for each in catalogue() if target in each.targets} - FOR_MODELS
 
 
