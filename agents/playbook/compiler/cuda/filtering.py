@@ -22,6 +22,8 @@ from agents.playbook.compiler.parameters import Pointers, target_index, values
 from agents.playbook.compiler.terms import affine
 from agents.playbook.templates.cuda_matmul_copies import ASYNC
 
+NARROWEST = 3
+"""Taps across of the parts that round least; wider ones are taken where these have fewer points in all."""
 TILES, FILTERS, DEPTH = 32, 64, 8
 """Tiles and filters of a block, and the channels of a step."""
 BANKS = 32
@@ -357,10 +359,19 @@ def filtering_of(group: Group, tiles: Tiles | None) -> Filtering | None:
     convolution = convolution_of(group)
     if convolution is None:
         return None
-    made = Filtering(convolution, Filter(*tiles.filtering))
+    outputs, taps = tiles.filtering
+    columns = convolution.columns.taps
+    if taps > NARROWEST and _points(outputs, taps, columns) >= _points(outputs, NARROWEST, columns):
+        return None
+    made = Filtering(convolution, Filter(outputs, taps))
     shapes = [replace(made, tiles_across=across) for across in _ACROSS if across * made.filter.outputs % 4 == 0]
     best = min(shapes, key=lambda shape: shape.units)
     return best if best.gain >= LEAST_GAIN else None
+
+
+def _points(outputs: int, taps: int, columns: int) -> int:
+    """Return the points of all parts of so many columns of taps."""
+    return Filter(outputs, taps).points * ceil(columns / taps)
 
 
 def _dot(row: list[Fraction]) -> str:

@@ -105,19 +105,22 @@ def _computed(lines: list[str], made: str, count: int, **given: list[Fraction]) 
 
 
 @pytest.mark.parametrize(
-    ("brief", "outputs", "reason"),
+    ("brief", "outputs", "taps", "reason"),
     [
-        (about((2, 3, 64, 64), (64, 3, 3, 3)), 2, "no launch is"),
-        (about((2, 64, 64, 64), (64, 64, 1, 1)), 2, "no launch is"),
-        (about((2, 64, 64, 64), (64, 64, 3, 3), stride=2), 2, "no launch is"),
-        (about((2, 64, 64, 64), (64, 64, 3, 3), dilation=2), 2, "no launch is"),
-        (about((2, 64, 64, 64), (64, 32, 3, 3), groups=2), 2, "no launch is"),
-        (about((2, 64, 64, 64), (64, 64, 3, 3)), 2, None),
-        (about((2, 64, 64, 64), (64, 64, 3, 5), transposed=True), 4, None),
+        (about((2, 3, 64, 64), (64, 3, 3, 3)), 2, 3, "no launch is"),
+        (about((2, 64, 64, 64), (64, 64, 1, 1)), 2, 3, "no launch is"),
+        (about((2, 64, 64, 64), (64, 64, 3, 3), stride=2), 2, 3, "no launch is"),
+        (about((2, 64, 64, 64), (64, 64, 3, 3), dilation=2), 2, 3, "no launch is"),
+        (about((2, 64, 64, 64), (64, 32, 3, 3), groups=2), 2, 3, "no launch is"),
+        (about((2, 64, 64, 64), (64, 64, 3, 3)), 4, 5, "no launch is"),
+        (about((2, 64, 64, 64), (64, 64, 3, 3)), 2, 3, None),
+        (about((2, 64, 64, 64), (64, 64, 3, 5), transposed=True), 4, 5, None),
     ],
 )
-def test_minimal_filtering_is_offered_where_it_saves_enough(brief: Briefing, outputs: int, reason: str | None) -> None:
-    found = complaints(brief, operator_of(brief), parse(f"{strategy(outputs, 3)}: ")).get("minimal_filtering")
+def test_minimal_filtering_is_offered_where_it_saves_enough(
+    brief: Briefing, outputs: int, taps: int, reason: str | None
+) -> None:
+    found = complaints(brief, operator_of(brief), parse(f"{strategy(outputs, taps)}: ")).get("minimal_filtering")
     assert found is None if reason is None else reason in (found or "")
 
 
