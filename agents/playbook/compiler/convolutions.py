@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from agents.playbook.compiler.groups import Group
 from agents.playbook.compiler.products import bare, product_of
+from agents.playbook.compiler.shapes_of_work import depends
 from agents.playbook.compiler.tensors import Reduce
 from agents.playbook.compiler.terms import Term, affine, conjuncts, is_const
 
@@ -60,6 +61,9 @@ def convolution_of(group: Group) -> Convolution | None:
     own = {rows.result, columns.result, product.columns[0]}
     batch = next((axis for axis in range(4) if axis not in own), None)
     if batch is None or len(own) != 3 or image is not group.index[batch]:
+        return None
+    others = [index for axis, index in enumerate(group.index) if axis != product.columns[0] and index.op == "index"]
+    if any(depends(product.second, index) for index in others):
         return None
     return Convolution(group, load, product.second, rows, columns, batch, product.columns[0], source.extents[0])
 

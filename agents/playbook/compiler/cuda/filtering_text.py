@@ -196,7 +196,7 @@ PACKED_COPIES = r"""
     const int place_in = (int)(threadIdx.x % $PLANE), r = place_in / ($PITCH / 4), q = place_in % ($PITCH / 4) * 4;
     const int c = (int)(threadIdx.x / $PLANE);
     const bool inside = (unsigned)(y0 + r) < $HEIGHTu && (unsigned)(x0 + q) < $WIDTHu;
-    const float* const pack = inside ? from + (idx)(c * $CHANNEL_STEP + r * $ROW_STEP + q) : $IMAGE;
+    const float* const pack = inside ? from + ((idx)c * $CHANNEL_STEP + r * $ROW_STEP + q) : $IMAGE;
     #pragma unroll
     for (int i = 0; i < $ROUNDS; ++i)
         if ($IN_ROUND)
@@ -208,7 +208,7 @@ COPIES = r"""
         const bool in_row = c0 + c < $CHANNELS_USED && (unsigned)(y0 + r) < $HEIGHTu;
         for (int q = lane; q < $PITCH; q += 32) {
             const bool inside = in_row && (unsigned)(x0 + q) < $WIDTHu;
-            const float* const each = from + (idx)(c * $CHANNEL_STEP + r * $ROW_STEP + q * $COLUMN_STEP);
+            const float* const each = from + ((idx)c * $CHANNEL_STEP + r * $ROW_STEP + q * $COLUMN_STEP);
             copy_async<4>(to + e * $PITCH + q, inside ? each : $IMAGE, inside);
         }
     }"""
