@@ -186,7 +186,7 @@ def test_a_report_can_be_had_while_nothing_is_measured_yet(team: Team) -> None:
     report = team.http.get(path).json()
     assert [arm["too_few"] for arm in report["arms"]] == [True] * 4
     assert {comparison["claim"] for comparison in report["comparisons"]} == {"too few pairs to say"}
-    assert any("8 of 8 jobs are open" in note for note in report["notes"])
+    assert any("8 of 8 jobs still open" in note for note in report["notes"])
     table = team.http.get(f"{path}/tables/jobs")
     assert table.headers["content-type"].startswith("text/csv")
     assert len(table.text.splitlines()) == 9
