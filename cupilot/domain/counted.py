@@ -1,11 +1,11 @@
-"""Names what is counted as one or as several."""
+"""Counts with their nouns, singular or plural."""
 
 from __future__ import annotations
 
 
-def counted(number: int, one: str, several: str = "") -> str:
-    """Return a number with its noun, e.g. ``1 job``, ``2 jobs``; ``several`` where the plural takes more than an s."""
-    return f"{number} {one if number == 1 else several or f'{one}s'}"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, e.g. ``1 job``, ``2 jobs``; ``plural`` where it takes more than an s."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def size_words(arms: int, problems: int, seeds: int) -> str:

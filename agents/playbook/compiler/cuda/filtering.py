@@ -28,13 +28,13 @@ TILES, FILTERS, DEPTH = 32, 64, 8
 """Tiles and filters of a block, and the channels of a step."""
 BANKS = 32
 FINISHED = 3
-"""Steps that take as long as a block's results."""
+"""Steps that take as long as transforming and storing a block's results."""
 LEAST_GAIN = 1.4
-"""Multiplications saved, less what results take, below which direct sums are as fast: they are fed better."""
+"""Ratio of direct to filtered work (``gain``) below which direct sums are as fast: they are fed better."""
 PERSISTENT = 132
 """Multiprocessors of an H200: of each as many blocks as fit stay."""
 BLOCK = 256
-"""Threads of a block that turns filters."""
+"""Threads of a block that transforms filters."""
 
 
 _ACROSS = (8, 4, 6, 5, 10, 16, 3, 7, 12, 14, 2)
@@ -97,7 +97,7 @@ class Filtering:
 
     @property
     def gain(self) -> float:
-        """Return a direct sum's multiplications for each that is made, and for each that results take as long as."""
+        """Return a direct sum's multiplications over those of filtering, with the time of results counted as such."""
         direct = prod(self.of.group.shape) * self.of.channels * self.of.rows.taps * self.of.columns.taps
         return direct / (self.units * self.products) / (1 + FINISHED / self.steps)
 
@@ -113,7 +113,7 @@ class Filtering:
 
     @property
     def panel_bytes(self) -> int:
-        """Return the bytes of workspace that the turned filters take."""
+        """Return the bytes of workspace that the transformed filters take."""
         return self.filter_blocks * self.steps * self._filter_words * 4
 
     @property
@@ -232,7 +232,7 @@ class Filtering:
         return min(self.units, PERSISTENT * self.resident)
 
     def panels(self, pointers: Pointers, base: int) -> Tiled:
-        """Return the launch that turns filters."""
+        """Return the launch that transforms filters."""
         table = self._table(pointers, base)
         emitter = Emitter({}, pointers.of, "w")
         places = [
@@ -244,7 +244,7 @@ class Filtering:
             index += [f"const idx {name} = {place};"] if inner.op == "index" else []
         (weight,) = emitter.emit(self.of.weight)
         table["WEIGHT"] = _lines([*index, *emitter.lines, f"const float weight = {weight};"], 3)
-        table["TURNED"] = _lines(
+        table["TRANSFORMED"] = _lines(
             [
                 f"own[{point * 2 * DEPTH * FILTERS}] = (float)({_dot(row)});"
                 for point, row in enumerate(self.filter.filter_rows())

@@ -1,4 +1,4 @@
-"""C++ text of convolutions by minimal filtering: the launch that turns filters, and the one that does the rest.
+"""C++ text of convolutions by minimal filtering: the launch that transforms filters, and the one that does the rest.
 
 A block sums, for 32 tiles of two by ``OUTPUTS`` results and 64 filters, at the points of the columns' filtering. Rows
 are filtered by F(2, 3): the points 1 and -1 come first, become the two rows' sums, and the points 0 and infinity are
@@ -11,7 +11,7 @@ PANELS = r"""
 const int id = (int)blockIdx.x * $BLOCK + (int)threadIdx.x;
 if (id >= $FILTERS * $CHANNELS * $PARTS) return;
 const int column = id % $FILTERS, depth = id / $FILTERS % $CHANNELS, part = id / ($FILTERS * $CHANNELS);
-double turned[4][$TAPS];
+double transformed[4][$TAPS];
 #pragma unroll
 for (int b = 0; b < $TAPS; ++b) {
     double taps[3];
@@ -24,20 +24,20 @@ $WEIGHT
             taps[a] = weight;
         }
     }
-    turned[0][b] = (taps[0] + taps[1] + taps[2]) / 2;
-    turned[1][b] = (taps[0] - taps[1] + taps[2]) / 2;
-    turned[2][b] = taps[0];
-    turned[3][b] = taps[2];
+    transformed[0][b] = (taps[0] + taps[1] + taps[2]) / 2;
+    transformed[1][b] = (taps[0] - taps[1] + taps[2]) / 2;
+    transformed[2][b] = taps[0];
+    transformed[3][b] = taps[2];
 }
 float* to = reinterpret_cast<float*>(arena + $BASE);
 to += ((long long)(column / 64) * $STEPS + part * $CHUNKS + depth / $DEPTH) * $FILTER_WORDS;
 to += depth % $DEPTH * 64;
 #pragma unroll
 for (int q = 0; q < 4; ++q) {
-    const double (&g)[$TAPS] = turned[q];
+    const double (&g)[$TAPS] = transformed[q];
     float* const own = to + q / 2 * (long long)($STEPS / 2) * $FILTER_WORDS + q % 2 * $DEPTH * 64
         + (column % 64 ^ q % 2 * $BANK);
-$TURNED
+$TRANSFORMED
 }
 """
 """The filters' launch; a thread has one channel of a filter."""
@@ -51,7 +51,7 @@ float* const sums = filters + 2 * $FILTER_WORDS;
 const float* const panels = reinterpret_cast<const float*>(arena + $BASE);
 const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32);
 const int point = warp / 2, half = warp % 2, row = lane / 16, tile = lane % 4 * 4, filter = lane / 4 % 4 * 4;
-const bool early = warp / 4 % 2;  // half of the warps turn tiles while the others multiply
+const bool early = warp / 4 % 2;  // half of the warps transform tiles while the others multiply
 const int own = $OWN;  // tile on whose way and result the thread works
 const int apart = row * $BANK;  // both halves of a warp read other banks
 
@@ -72,7 +72,7 @@ auto bring_filters = [&](int unit, int step, int buffer) {
         copy_async<16>(filters + buffer * $FILTER_WORDS + e, from + e, true);
     }
 };
-auto turn = [&](int step, int buffer) {  // rows and columns under the tiles become points
+auto transform = [&](int step, int buffer) {  // rows and columns under the tiles become points
     const bool first = step < $STEPS / 2;
 $PART
     #pragma unroll
@@ -157,7 +157,7 @@ $STORED
         for (int j = 0; j < 8; ++j) run[i][j] = 0;
 };
 
-int unit = (int)blockIdx.x, next = unit, step = 0, turned = 0, later = unit, brought = 0;
+int unit = (int)blockIdx.x, next = unit, step = 0, transformed = 0, later = unit, brought = 0;
 auto advance = [](int& of, int& at) {
     if (++at == $STEPS) at = 0, of += $BLOCKS;
 };
@@ -169,24 +169,24 @@ if (later < $UNITS) bring_image(later, brought, 1);
 commit_copies();
 wait_for_copies<1>();
 __syncthreads();
-turn(0, 0);
-advance(next, turned);
+transform(0, 0);
+advance(next, transformed);
 advance(later, brought);
 for (int buffer = 0; unit < $UNITS; buffer ^= 1) {
     wait_for_copies<0>();
     __syncthreads();
     if (next < $UNITS) {
-        bring_filters(next, turned, buffer ^ 1);
+        bring_filters(next, transformed, buffer ^ 1);
         if (later < $UNITS) bring_image(later, brought, buffer);
         commit_copies();
-        if (early) turn(turned, buffer ^ 1);
+        if (early) transform(transformed, buffer ^ 1);
     }
     multiply(buffer);
-    if (!early && next < $UNITS) turn(turned, buffer ^ 1);
+    if (!early && next < $UNITS) transform(transformed, buffer ^ 1);
     if (step == $STEPS / 2 - 1) join();
     if (step == $STEPS - 1) finish(unit);
     advance(unit, step);
-    advance(next, turned);
+    advance(next, transformed);
     advance(later, brought);
 }
 """

@@ -65,7 +65,7 @@ class Filter:
         return [*rows, [Fraction(tap == self.taps - 1) for tap in range(self.taps)]]
 
     def inputs(self, given: str, made: str) -> list[str]:
-        """Return the statements that turn inputs ``given[...]`` into ``made[...]``, one for each point."""
+        """Return the statements that transform inputs ``given[...]`` into ``made[...]``, one for each point."""
         places = [f"{given}[{place}]" for place in range(self.points)]
         lines = [f"{made}[0] = {_sum(zip(self._without([Fraction(0)]), places, strict=False))};"]
         for pair, size in enumerate(self._pairs):
@@ -79,7 +79,7 @@ class Filter:
         return [*lines, f"{made}[{self.points - 1}] = {_sum(zip(self._without([]), places, strict=True))};"]
 
     def results(self, given: str, made: str) -> list[str]:
-        """Return the statements that turn the points' sums ``given[...]`` into outputs ``made[...]``."""
+        """Return the statements that transform the points' sums ``given[...]`` into outputs ``made[...]``."""
         lines = []
         for pair in range(len(self._pairs)):
             plus, minus = (f"{given}[{2 * pair + place}]" for place in (1, 2))

@@ -81,9 +81,9 @@ def test_filters_are_exact_in_fractions(outputs: int, taps: int) -> None:
     made = Filter(outputs, taps)
     inputs = [Fraction(3 * place * place - 7 * place + 2) for place in range(made.points)]
     weights = [Fraction(5 - 4 * tap, tap + 1) for tap in range(taps)]
-    turned = [sum(a * b for a, b in zip(row, weights, strict=True)) for row in made.filter_rows()]
+    transformed = [sum(a * b for a, b in zip(row, weights, strict=True)) for row in made.filter_rows()]
     values = _computed(made.inputs("d", "v"), "v", made.points, d=inputs)
-    sums = [a * b for a, b in zip(turned, values, strict=True)]
+    sums = [a * b for a, b in zip(transformed, values, strict=True)]
     results = _computed(made.results("m", "y"), "y", outputs, m=sums)
     assert results == [sum(weights[tap] * inputs[at + tap] for tap in range(taps)) for at in range(outputs)]
 
@@ -96,9 +96,9 @@ def test_one_large_input_costs_results_beside_it_little(outputs: int, taps: int,
     sizes = [math.hypot(*row) for row in made.filter_rows()]
     results = [_computed(made.results("m", "y"), "y", outputs, m=unit) for unit in units]
     for unit in units:
-        turned = _computed(made.inputs("d", "v"), "v", made.points, d=unit)
+        transformed = _computed(made.inputs("d", "v"), "v", made.points, d=unit)
         for output in range(outputs):
-            parts = zip(results, turned, sizes, strict=True)
+            parts = zip(results, transformed, sizes, strict=True)
             assert math.hypot(*(to[output] * value * size for to, value, size in parts)) <= most
 
 
